@@ -1,0 +1,45 @@
+# `make demo` and `make test` work on a fresh machine: the virtual environment is made when first needed.
+# Set PYTHON to choose the interpreter, PYTEST_ARGS to pass more to pytest (make test PYTEST_ARGS="-k schedule -n 0").
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+LINTED := src tests examples benchmarks
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(STAMP)  ## write demo shards, index them, stream both kinds of epoch
+	$(BIN)/python examples/demo.py
+
+# Two workers: the suite waits on child processes and files often enough that a second one pays, even on two cores.
+test: $(STAMP)  ## run all tests
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+
+check: $(STAMP)  ## lint, formatting and types
+	$(BIN)/ruff check $(LINTED)
+	$(BIN)/ruff format --check $(LINTED)
+	$(BIN)/mypy
+
+format: $(STAMP)  ## apply the formatter and the safe fixes
+	$(BIN)/ruff check --fix $(LINTED)
+	$(BIN)/ruff format $(LINTED)
+
+bench: $(STAMP)  ## measure samples/s beside plain webdataset
+	$(BIN)/python benchmarks/bench_read.py
+
+clean:  ## remove the virtual environment and all that was generated
+	rm -rf $(VENV) demo_out benchmarks/out build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last, so that an install that broke off is begun again.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --editable '.[dev,demo]' --constraint constraints.txt
+	@touch $@
