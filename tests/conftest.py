@@ -1,0 +1,39 @@
+"""What holds for all tests: one thread per process, no rank from outside, Hypothesis by profile."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Before torch or matplotlib is imported. Two pytest workers, each with DataLoader workers, on a few cores: threads would only
+# wait for each other. No test opens a window.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+# No deadline: a slow machine is no bug. HYPOTHESIS_PROFILE=thorough looks ten times as far as a usual run.
+settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
+settings.register_profile("thorough", settings.get_profile("dev"), max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+# What a launcher or a cluster sets is hidden from the tests: one that wants a rank says so itself.
+for _name in (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "WORKER",
+    "NUM_WORKERS",
+):
+    os.environ.pop(_name, None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give all `distributed` tests to the same pytest worker, so that their process groups never compete for the cores."""
+    for item in items:
+        if item.get_closest_marker("distributed"):
+            item.add_marker(pytest.mark.xdist_group("distributed"))
