@@ -1,0 +1,299 @@
+"""Which labels does a sample carry? Extractors read them from its members; a vocabulary ties ids and names together.
+
+A *spec* says where the labels are:
+
+    cls                          any text field: one integer, or one name without blanks
+    json:PATH                    what the JMESPath PATH finds in the parsed `json` member; `json` is all of it
+    npy                          any array field: ids (signed integers), or one-hot and multi-hot (bool, uint8, float)
+    package.module:function      called with the members of a sample as bytes and its `__key__`; gives ids or names
+
+Ids and names are never mixed, and nothing is turned into the other by chance: true is not 1, "3" is not 3, 3.0 is
+neither. No labels (an empty list) is an answer; a missing label is an error, unless the caller wants it to be empty.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import io
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+
+import jmespath
+import numpy as np
+from jmespath.exceptions import JMESPathError
+
+from equitar.errors import LabelError
+from equitar.sources import Sample
+
+Labels: TypeAlias = list[int] | list[str]
+Missing: TypeAlias = Literal["error", "empty"]
+
+FUNCTION_MEND = "read such labels with `package.module:function`"
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_HEXADECIMAL = re.compile(r"[+-]?0[xob][0-9a-f]+", re.IGNORECASE)
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_FIELD = re.compile(r"[^\s:/.][^\s:/]*")
+_INT64 = np.iinfo(np.int64)
+
+
+class Extractor(Protocol):
+    """Reads the labels of one sample; small and picklable, since it travels to the processes that index."""
+
+    @property
+    def fields(self) -> tuple[str, ...] | None:
+        """The members it needs, or None for all of them."""
+
+    def __call__(self, sample: Sample, *, where: str) -> Labels:
+        """Return the labels; `where` names shard and key in errors."""
+
+
+def labels_from_spec(spec: str, *, missing: Missing = "error") -> Extractor:
+    """Return the extractor that a spec stands for.
+
+    A ValueError if it stands for none: a JMESPath that does not parse, a function that cannot be imported.
+
+    Args:
+        spec: ``cls``, ``json:PATH``, ``npy`` or ``package.module:function``; see the module.
+        missing: Whether a sample without its label is an error or has no labels.
+
+    >>> labels_from_spec("cls")({"cls": b" 3 "}, where="key 'a' of x.tar")
+    [3]
+    >>> labels_from_spec("json:boxes[].id")({"json": b'{"boxes": [{"id": 17}, {"id": 17}]}'}, where="key 'a' of x.tar")
+    [17, 17]
+    """
+    if missing not in ("error", "empty"):
+        raise ValueError(f"`missing` must be 'error' or 'empty'; got {missing!r}")
+    if spec == "json" or spec.startswith("json:"):
+        return JsonLabels(path=spec[len("json:") :] or "@", missing=missing)
+    if _FUNCTION.fullmatch(spec):
+        return FunctionLabels(function=spec, missing=missing)
+    if not _FIELD.fullmatch(spec):
+        wanted = "a field (`cls`, `txt`), `json:PATH`, `npy` or `package.module:function`"
+        raise ValueError(f"`labels` must be {wanted}; got {spec!r}")
+    field = spec.lower()  # as the fields of samples are
+    if field.rsplit(".", 1)[-1] == "npy":
+        return NpyLabels(field=field, missing=missing)
+    return TextLabels(field=field, missing=missing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextLabels:
+    """One label from a text member: an integer, or a name of one word."""
+
+    field: str
+    missing: Missing = "error"
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The members it needs."""
+        return (self.field,)
+
+    def __call__(self, sample: Sample, *, where: str) -> Labels:
+        """Return the label; `where` names shard and key in errors."""
+        raw = sample.get(self.field)
+        if raw is None:
+            return no_label(self.missing, f"no member {self.field!r}", where)
+        try:
+            text = raw.decode("utf-8").strip()
+        except UnicodeDecodeError as error:
+            raise LabelError(f"member {self.field!r} is not UTF-8 text for {where}; {FUNCTION_MEND}") from error
+        return as_labels([parse_label(text, where=where)], where=where)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonLabels:
+    """What a JMESPath finds in the `json` member: a label, a list of them, or null for a missing label."""
+
+    path: str
+    missing: Missing = "error"
+    fields: ClassVar[tuple[str, ...]] = ("json",)
+
+    def __post_init__(self) -> None:
+        _search(self.path)
+
+    def __call__(self, sample: Sample, *, where: str) -> Labels:
+        """Return the labels; `where` names shard and key in errors."""
+        raw = sample.get("json")
+        if raw is None:
+            return no_label(self.missing, "no member 'json'", where)
+        parsed = parse_json(raw, where=f"member 'json' of {where}")
+        try:
+            found = _search(self.path)(parsed)
+        except JMESPathError as error:  # a function of the path got another type than it takes
+            raise LabelError(f"`json:{self.path}` failed with {str(error)!r} for {where}; change the path") from error
+        if found is None:
+            return no_label(self.missing, f"null at `json:{self.path}`", where)
+        return as_labels(found if isinstance(found, list) else [found], where=where)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NpyLabels:
+    """Labels from an array: signed integers are ids; bool, uint8 and float vectors say 1 for each label present.
+
+    In these, values below 1 (0, -1) mean absent. A vector that could be either is an error, never a guess.
+    """
+
+    field: str = "npy"
+    missing: Missing = "error"
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The members it needs."""
+        return (self.field,)
+
+    def __call__(self, sample: Sample, *, where: str) -> Labels:
+        """Return the labels; `where` names shard and key in errors."""
+        raw = sample.get(self.field)
+        if raw is None:
+            return no_label(self.missing, f"no member {self.field!r}", where)
+        try:
+            array = np.lib.format.read_array(io.BytesIO(raw), allow_pickle=False)
+        except ValueError as error:
+            raise LabelError(f"member {self.field!r} is not an array ({error}) for {where}; {FUNCTION_MEND}") from error
+        if array.ndim == 0 and array.dtype.kind in "iu":
+            return as_labels([array.item()], where=where)
+        if array.ndim != 1 or array.dtype.kind not in "biuf":
+            seen = f"{array.dtype} of shape {array.shape}"
+            raise LabelError(f"labels must be one id or a vector; got {seen} for {where}; {FUNCTION_MEND}")
+        if array.dtype.kind in "bf" or array.dtype == np.uint8:
+            return _present(array, where)
+        return _ids(array, where)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionLabels:
+    """The labels that a function of the user makes of all members of a sample; None is a missing label."""
+
+    function: str
+    missing: Missing = "error"
+    fields: ClassVar[None] = None  # only the function knows
+
+    def __post_init__(self) -> None:
+        _imported(self.function)
+
+    def __call__(self, sample: Sample, *, where: str) -> Labels:
+        """Return the labels; `where` names shard and key in errors."""
+        try:
+            found = _imported(self.function)(sample)
+            values = [found] if isinstance(found, str | bytes) or not isinstance(found, Iterable) else list(found)
+        except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+            raise LabelError(f"`{self.function}` raised {error!r} for {where}; mend the function") from error
+        if found is None:
+            return no_label(self.missing, f"None from `{self.function}`", where)
+        return as_labels(values, where=where)
+
+
+def no_label(missing: Missing, what: str, where: str) -> Labels:
+    """Return the labels of a sample that misses its label: none, or an error that says what was there instead."""
+    if missing == "empty":
+        return []
+    mend = 'give it one, or pass `missing="empty"` (`--missing empty`) if such samples have no labels'
+    raise LabelError(f"the label is missing ({what}) for {where}; {mend}")
+
+
+def parse_label(text: str, *, where: str) -> int | str:
+    """Return the id or the name that a word stands for; what looks like another kind of number is refused.
+
+    >>> parse_label("-1", where="x.tar"), parse_label("cat", where="x.tar")
+    (-1, 'cat')
+    """
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if not text or re.search(r"[\s,;]", text) or _is_number(text):
+        raise LabelError(f"a label must be one integer or one name; got {text!r} for {where}; {FUNCTION_MEND}")
+    return text
+
+
+def as_labels(values: Iterable[object], *, where: str) -> Labels:
+    """Return values as labels if all are ids or all are names, else raise a LabelError that names the culprit.
+
+    >>> as_labels([3, 7, 7], where="x.tar")
+    [3, 7, 7]
+    """
+    ids: list[int] = []
+    names: list[str] = []
+    for value in values:
+        if isinstance(value, str) and value.strip():
+            names.append(value)
+        elif isinstance(value, int | np.integer) and not isinstance(value, bool):
+            if not _INT64.min <= value <= _INT64.max:
+                raise LabelError(f"a label id must fit into 64 bits; got {value} for {where}; {FUNCTION_MEND}")
+            ids.append(int(value))
+        else:
+            seen = f"{value!r} ({type(value).__name__})"
+            raise LabelError(f"a label must be an integer or a name; got {seen} for {where}; {FUNCTION_MEND}")
+    if ids and names:
+        raise LabelError(
+            f"labels must be all ids or all names; got {ids[0]!r} and {names[0]!r} for {where}; use one kind"
+        )
+    return ids or names
+
+
+def parse_json(raw: bytes, *, where: str) -> Any:
+    """Return what JSON bytes hold; broken JSON is a LabelError."""
+    try:
+        return _json_loads()(raw)
+    except ValueError as error:
+        raise LabelError(f"JSON is broken ({error}) for {where}; write it again") from error
+
+
+def _present(array: np.ndarray[Any, Any], where: str) -> list[int]:
+    # 0.9 of a smoothed label or the id 7 stored as uint8 would vanish if everything but 1 meant absent.
+    odd = array[(array > 1) | (array != np.floor(array))] if array.dtype.kind != "b" else array[:0]
+    if len(odd):
+        mend = f"save ids as int64; {FUNCTION_MEND}"
+        raise LabelError(f"a multi-hot {array.dtype} vector must hold 0 and 1 only; got {odd[0]} for {where}; {mend}")
+    return [int(one) for one in np.flatnonzero(array == 1)]
+
+
+def _ids(array: np.ndarray[Any, Any], where: str) -> Labels:
+    if len(array) and array.min() < 0:
+        raise LabelError(f"ids in a vector must not be negative; got {array.min()} for {where}; {FUNCTION_MEND}")
+    # One-hot vectors made by `np.eye(5, dtype=int)` look like this; read as ids they would all say {0, 1}.
+    if len(array) > 1 and array.max() <= 1:
+        mend = f"save multi-hot vectors as bool; {FUNCTION_MEND}"
+        raise LabelError(f"{array.dtype} vector of 0 and 1 only may be ids or multi-hot for {where}; {mend}")
+    return [int(one) for one in array]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return _HEXADECIMAL.fullmatch(text) is not None
+    return True
+
+
+@cache
+def _json_loads() -> Callable[[bytes], Any]:
+    module = importlib.import_module("orjson") if importlib.util.find_spec("orjson") else json
+    loads: Callable[[bytes], Any] = module.loads
+    return loads
+
+
+# Looked up by text, not held by the extractors: neither a parsed path nor a function need then be picklable.
+@cache
+def _search(path: str) -> Callable[[Any], Any]:
+    try:
+        return jmespath.compile(path).search
+    except JMESPathError as error:
+        raise ValueError(f"`labels` must hold a JMESPath after 'json:'; got {path!r} ({error})") from error
+
+
+@cache
+def _imported(name: str) -> Callable[[Sample], Any]:
+    module, _, attribute = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"`labels` must name a function that can be imported; got {name!r} ({error})") from error
+    function: Callable[[Sample], Any] = found
+    return function
