@@ -88,7 +88,7 @@ def test_a_wrong_spelling_is_an_error_with_value_and_place(case: str, spec: str,
 
 @pytest.mark.parametrize("case", ["cls_blank", "cls_float", "cls_list"])
 def test_a_number_that_is_no_integer_names_the_way_to_read_it(case: str) -> None:
-    with pytest.raises(LabelError, match="package.module:function"):
+    with pytest.raises(LabelError, match=r"package\.module:function"):
         read("cls", LABELS[case]["cls"])
 
 

@@ -1,0 +1,300 @@
+"""Which labels does a file beside the shards give? Tables of key and labels, and vocabularies.
+
+    .tsv, .csv        key, then labels separated by blanks; a first line that begins with `key` is a header
+    .jsonl            {"key": ..., "labels": [...]} a line (or `__key__`, as in the samples)
+    .json             annotations as of COCO and LVIS; category ids are kept as they are, and their names with them
+
+All of them may be compressed with gzip. A table is joined to the samples of a shard by the rule that matches most of
+them: by key; by what follows the last slash of both; by image id, with or without leading zeros.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from equitar.errors import LabelError
+from equitar.labels import Labels, as_labels, parse_json, parse_label
+from equitar.mix64 import Int64
+from equitar.presence import Presence
+from equitar.storage import read_bytes
+
+RULES = ("key", "base name", "image id")
+_AMBIGUOUS = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The classes there are: distinct ids, each with a distinct name.
+
+    >>> Vocabulary(ids=(3, 7), names=("cat", "dog")).encode(["dog", "dog"], where="key 'a' of x.tar")
+    [7, 7]
+    """
+
+    ids: tuple[int, ...]
+    names: tuple[str, ...]
+    _id_of: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    _known: frozenset[int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for what, values in (("id", self.ids), ("name", self.names)):
+            for value, times in Counter[Any](values).items():
+                if times > 1 or value == "":
+                    mend = "give every class a name of its own"
+                    raise LabelError(f"class {what} {value!r} occurs {times} times in the vocabulary; {mend}")
+        object.__setattr__(self, "_id_of", dict(zip(self.names, self.ids, strict=True)))
+        object.__setattr__(self, "_known", frozenset(self.ids))
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hex digits that change with any id or name."""
+        return _digest(repr((self.ids, self.names)).encode("utf-8", "surrogateescape"))
+
+    def encode(self, labels: Labels, *, where: str) -> list[int]:
+        """Return labels as ids, in their order; one that is no class is a LabelError with `where` in it."""
+        encoded = []
+        for label in labels:
+            class_id = self._id_of.get(label) if isinstance(label, str) else label
+            if class_id not in self._known:
+                mend = "add it to the vocabulary (`classes`) or mend the label"
+                raise LabelError(f"label {label!r} is none of {len(self.ids)} classes for {where}; {mend}")
+            encoded.append(class_id)
+        return encoded
+
+
+def read_classes(path: str) -> Vocabulary:
+    """Return the vocabulary of a file: a name a line, whose id is its line counted from 0, or ``id<TAB>name``."""
+    lines = _text(_raw(path)).rstrip("\n").split("\n")
+    cells = [line.rstrip("\r").split("\t") for line in lines]
+    widths = {len(cell) for cell in cells}
+    if widths == {1}:
+        return Vocabulary(ids=tuple(range(len(cells))), names=tuple(name for (name,) in cells))
+    for number, cell in enumerate(cells, start=1):
+        if len(cell) != 2 or not isinstance(parse_label(cell[0], where=f"line {number} of {path}"), int):
+            raise LabelError(
+                f"line {number} of {path} must be `id<TAB>name` as others are; got {cell!r}; mend the file"
+            )
+    return Vocabulary(ids=tuple(int(class_id) for class_id, _ in cells), names=tuple(name for _, name in cells))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelTable:
+    """Labels by key, read from a file.
+
+    Attributes:
+        path: The file.
+        digest: Hex digest of what the file says.
+        presence: Labels, a row for each row of the file.
+        vocabulary: Classes of the ids, if the file or the caller names them.
+        keys: What each row is called in errors and reports.
+        rows: For each of `RULES`, the row of a name; -2 for a name that several rows share.
+    """
+
+    path: str
+    digest: str
+    presence: Presence
+    vocabulary: Vocabulary | None
+    keys: tuple[str, ...]
+    rows: tuple[Mapping[str, int], ...]
+
+    def match(self, keys: Sequence[str], *, where: str) -> tuple[Int64, str]:
+        """Return the row of each key, -1 where there is none, and the rule by which they were found.
+
+        One rule serves a whole shard, so that no sample gets the labels of an image whose id happens to look like its key.
+        """
+        best = np.full(len(keys), -1, np.int64)
+        best_rule = RULES[0]
+        for rule, rows, names in zip(RULES, self.rows, _names_of(keys), strict=True):
+            found = np.array([rows.get(name, -1) for name in names], np.int64)
+            if np.count_nonzero(found != -1) > np.count_nonzero(best != -1):
+                best, best_rule = found, rule
+        if _AMBIGUOUS in best:  # the least of all rows
+            seen = f"key {keys[int(np.argmin(best))]!r} of {where} has several rows in {self.path} by its {best_rule}"
+            raise LabelError(f"{seen} but must have one; make the keys of the file those of the samples")
+        return best, best_rule
+
+
+def read_labels(path: str, *, classes: Vocabulary | None = None, crowd: bool = True) -> LabelTable:
+    """Return the table of labels that a file holds.
+
+    Args:
+        path: A file as the module says, local or whatever fsspec opens.
+        classes: Vocabulary to which the labels must belong (default: the categories or names of the file itself).
+        crowd: Whether crowd annotations of COCO count as labels.
+    """
+    ending = path.removesuffix(".gz").rsplit(".", 1)[-1].lower()
+    if ending not in ("tsv", "csv", "jsonl", "json"):
+        seen = "is Parquet, which cannot be read yet," if ending == "parquet" else f"ends in {ending!r}"
+        raise LabelError(f"{path} {seen} but labels must be in .tsv, .csv, .jsonl or .json; convert it to one of these")
+    raw = _raw(path)
+    if ending == "json":
+        keys, image_ids, labels, vocabulary = _annotations(raw, path, crowd=crowd)
+    else:
+        pairs = list((_json_lines if ending == "jsonl" else _table)(_text(raw), path))
+        keys, image_ids, labels, vocabulary = [key for key, _ in pairs], [], [one for _, one in pairs], None
+    ids, vocabulary = encoded(keys, labels, given=vocabulary, wanted=classes, where=path)
+    return LabelTable(
+        path=path,
+        digest=_digest(raw + bytes([crowd])),
+        presence=presence_of(ids),
+        vocabulary=vocabulary,
+        keys=tuple(keys),
+        rows=_rows(keys, image_ids, path),
+    )
+
+
+def encoded(
+    keys: Sequence[str], labels: Sequence[Labels], *, given: Vocabulary | None, wanted: Vocabulary | None, where: str
+) -> tuple[list[list[int]], Vocabulary | None]:
+    """Return the ids of labels row by row, and the vocabulary they belong to.
+
+    That is the `wanted` one, else the one `given` with the labels, else the names that occur, sorted; None for mere ids.
+    """
+    named: Sequence[Labels] = labels
+    if given is not None and wanted is not None:  # two vocabularies meet by name
+        name_of = dict(zip(given.ids, given.names, strict=True))
+        ids = (given.encode(row, where=f"key {key!r} of {where}") for key, row in zip(keys, labels, strict=True))
+        named = [[name_of[label] for label in row] for row in ids]
+    first = {type(row[0]): (row[0], key) for key, row in zip(reversed(keys), reversed(named), strict=True) if row}
+    if len(first) > 1:
+        (one, its), (other, others) = first.values()
+        seen = f"{one!r} for key {its!r} and {other!r} for key {others!r}"
+        raise LabelError(f"labels must be all ids or all names; got {seen} in {where}; use one kind")
+    vocabulary = wanted or given
+    if vocabulary is None and str in first:
+        names = sorted({str(label) for row in named for label in row})
+        vocabulary = Vocabulary(ids=tuple(range(len(names))), names=tuple(names))
+    if vocabulary is None:
+        return [[int(label) for label in row] for row in named], None
+    pairs = zip(keys, named, strict=True)
+    return [vocabulary.encode(row, where=f"key {key!r} of {where}") for key, row in pairs], vocabulary
+
+
+def presence_of(rows: Sequence[Sequence[int]]) -> Presence:
+    """Return `Presence.of` these rows, computed for all of them at once.
+
+    >>> presence_of([[17, 90, 17], []]).counts.tolist()
+    [2, 1]
+    """
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    labels = np.fromiter((label for row in rows for label in row), np.int64, int(lengths.sum()))
+    row_of = np.repeat(np.arange(len(rows)), lengths)  # (labels,)
+    order = np.lexsort((labels, row_of))
+    row_of, labels = row_of[order], labels[order]
+    new = np.ones(len(labels), bool)
+    new[1:] = (row_of[1:] != row_of[:-1]) | (labels[1:] != labels[:-1])
+    starts = np.flatnonzero(new)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(row_of[starts], minlength=len(rows)))])
+    counts = np.diff(np.append(starts, len(labels)))
+    return Presence(indptr=indptr.astype(np.int64), ids=labels[starts], counts=counts.astype(np.int64))
+
+
+def _names_of(keys: Iterable[str]) -> tuple[list[str], list[str], list[str]]:
+    """Return what keys are called under each of `RULES`."""
+    plain = [key.removeprefix("./") for key in keys]
+    bases = [key.rpartition("/")[2] for key in plain]
+    return plain, bases, [base.lstrip("0") or base[-1:] for base in bases]
+
+
+def _rows(keys: Sequence[str], image_ids: Sequence[str], path: str) -> tuple[Mapping[str, int], ...]:
+    plain, bases, _ = _names_of(keys)
+    for key, times in Counter(image_ids or plain).items():
+        if times > 1:
+            what = "image id" if image_ids else "key"
+            raise LabelError(f"{what} {key!r} occurs {times} times in {path} but must occur once; mend the file")
+    rows = _shared(plain)
+    return rows, rows if bases == plain else _shared(bases), _shared(_names_of(image_ids)[2])
+
+
+def _shared(names: Iterable[str]) -> dict[str, int]:
+    rows: dict[str, int] = {}
+    for row, name in enumerate(names):
+        rows[name] = _AMBIGUOUS if name in rows else row
+    return rows
+
+
+def _raw(path: str) -> bytes:
+    raw = read_bytes(path, None)
+    if not raw.startswith(b"\x1f\x8b"):
+        return raw
+    try:
+        return gzip.decompress(raw)
+    except (OSError, EOFError, zlib.error) as error:
+        raise LabelError(f"{path} is damaged ({error}); get it again") from error
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8-sig", "surrogateescape")  # keys are any bytes, as in tars
+
+
+def _digest(raw: bytes) -> str:
+    return hashlib.blake2b(raw, digest_size=8).hexdigest()
+
+
+def _table(text: str, path: str) -> Iterator[tuple[str, Labels]]:
+    for number, cell in enumerate(_cells(text, path), start=1):
+        if number == 1 and cell[:1] == ["key"]:
+            continue
+        where = f"line {number} of {path}"
+        if len(cell) != 2 or not cell[0]:
+            raise LabelError(f"{where} must be a key and labels separated by blanks; got {cell!r}; mend the file")
+        where = f"key {cell[0]!r} in {where}"
+        yield cell[0], as_labels([parse_label(word, where=where) for word in cell[1].split()], where=where)
+
+
+def _cells(text: str, path: str) -> Iterator[list[str]]:
+    if not path.removesuffix(".gz").lower().endswith(".csv"):
+        # Lines end in newlines only: `splitlines` would also cut a key at, say, U+2028.
+        yield from (line.removesuffix("\r").split("\t") for line in text.removesuffix("\n").split("\n"))
+        return
+    try:
+        yield from csv.reader(io.StringIO(text, newline=""), strict=True)
+    except csv.Error as error:
+        raise LabelError(f"{path} is no CSV ({error}); mend the file") from error
+
+
+def _json_lines(text: str, path: str) -> Iterator[tuple[str, Labels]]:
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
+        where = f"line {number} of {path}"
+        parsed = parse_json(line.encode("utf-8", "surrogateescape"), where=where)
+        row = parsed if isinstance(parsed, dict) else {}
+        key, labels = row.get("key", row.get("__key__")), row.get("labels")
+        if not isinstance(key, str) or not isinstance(labels, list):
+            wanted = '{"key": "...", "labels": [...]}'
+            raise LabelError(f"{where} must be {wanted}; got {line[:80]!r}; mend the file")
+        yield key, as_labels(labels, where=f"key {key!r} in {where}")
+
+
+def _annotations(raw: bytes, path: str, *, crowd: bool) -> tuple[list[str], list[str], list[Labels], Vocabulary]:
+    parsed = parse_json(raw, where=path)
+    try:
+        categories = [(one["id"], str(one["name"])) for one in parsed["categories"]]
+        image_ids = [image["id"] for image in parsed["images"]]
+        row_of = {image_id: row for row, image_id in enumerate(image_ids)}
+        keys = [_key_of(image) for image in parsed["images"]]
+        found: list[list[int]] = [[] for _ in keys]
+        for one in parsed["annotations"]:
+            if crowd or not one.get("iscrowd"):
+                found[row_of[one["image_id"]]].append(one["category_id"])
+    except (AttributeError, KeyError, TypeError) as error:
+        wanted = "`images`, `annotations` and `categories` that name each other, as COCO's"
+        raise LabelError(f"{path} must hold {wanted}; got {error!r}; mend the file") from error
+    vocabulary = Vocabulary(ids=tuple(one for one, _ in categories), names=tuple(name for _, name in categories))
+    labels = [as_labels(ids, where=f"image {key!r} of {path}") for key, ids in zip(keys, found, strict=True)]
+    return keys, [str(image_id) for image_id in image_ids], labels, vocabulary
+
+
+def _key_of(image: Mapping[str, Any]) -> str:
+    """Return the key that an image has in a tar that keeps its file name: up to the first dot after the last slash."""
+    name: str = image["file_name"] if image.get("file_name") else "/".join(image["coco_url"].split("/")[-2:])
+    folder, slash, base = name.rpartition("/")
+    return folder + slash + base.partition(".")[0]
