@@ -1,0 +1,155 @@
+"""What does one tar header say? 512 bytes go in; name, size and kind come out.
+
+Read are v7, ustar with its prefix, GNU (base-256 numbers) and the records of PAX. Nothing here knows where in a file a
+header lies, so errors state the broken rule only; `equitar.tar` adds the shard and the byte.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+from zlib import adler32
+
+BLOCK = 512
+ZEROS = bytes(BLOCK)
+
+REGULAR = frozenset({b"0", b"\0", b"7"})  # 7, contiguous, is an ordinary file on any system of today
+WITHOUT_DATA = frozenset({b"1", b"2", b"3", b"4", b"5", b"6"})  # links, devices, folders: a size there is no data
+PAX = b"x"
+PAX_GLOBAL = b"g"
+LONG_NAME = b"L"
+LONG_LINK = b"K"
+EXTENDED = frozenset({PAX, b"X", PAX_GLOBAL, LONG_NAME, LONG_LINK})  # X is how Solaris wrote x before POSIX
+MAX_EXTENDED = 1 << 24  # bytes; PAX records and long names are far shorter, so more is damage
+
+_LAYOUT = Struct("100s24x12s12x8sc100x8s80x155s12x")  # name, size, checksum, kind, magic with version, prefix
+_ADLER_BASE = 65521
+_SPACES = 8 * 0x20  # the checksum field counts as spaces in its own sum
+
+
+class HeaderError(ValueError):
+    """512 bytes are no tar header, or say something that cannot be."""
+
+
+class Header(NamedTuple):
+    """What the walk needs of one header block."""
+
+    name: bytes
+    size: int
+    kind: bytes
+
+
+def parse_header(block: bytes) -> Header:
+    """Return what a header block says; its checksum is verified.
+
+    Args:
+        block: Exactly 512 bytes.
+
+    Raises:
+        HeaderError: If the block is short, its checksum is wrong, or a number cannot be read.
+    """
+    if len(block) != BLOCK:
+        raise HeaderError(f"only {len(block)} of the {BLOCK} bytes of a header are left, {_shown(block)!r}")
+    name, size_field, checksum, kind, magic, prefix = _LAYOUT.unpack(block)
+    try:
+        declared = int(checksum.strip(b" \0"), 8)
+        size = int(size_field.strip(b" \0") or b"0", 8)
+    except ValueError:
+        declared, size = _number(checksum, "checksum", block), _number(size_field, "size", block)
+    # The low half of Adler-32 is 1 + the sum of the bytes, modulo 65521: the checksum at a tenth of the price of `sum`.
+    if adler32(block[156:], adler32(block[:148])) & 0xFFFF != (declared - _SPACES + 1) % _ADLER_BASE:
+        _check_signed_sum(block, declared)
+    if size < 0:
+        raise HeaderError(f"the header {_shown(block)!r} has the negative size {size}")
+    name = name.partition(b"\0")[0]
+    if prefix[0] and magic[:6] == b"ustar\0":  # GNU keeps times where POSIX keeps the prefix
+        name = prefix.partition(b"\0")[0] + b"/" + name
+    if kind == b"S":
+        raise HeaderError(f"member {name!r} is a sparse file, which holds other bytes than it stands for")
+    if kind == b"\0" and name.endswith(b"/"):
+        kind = b"5"  # v7 had no kind for folders
+    return Header(name, size, kind)
+
+
+def _shown(block: bytes) -> bytes:
+    """The beginning of a bad block: enough to know an error page of a server."""
+    return block[:40].rstrip(b"\0")
+
+
+def _check_signed_sum(block: bytes, declared: int) -> None:
+    """Accept the sum of old writers that took bytes for signed."""
+    rest = block[:148] + block[156:]
+    unsigned = sum(rest) + _SPACES
+    if declared != unsigned - 256 * sum(byte > 127 for byte in rest):
+        raise HeaderError(
+            f"the header {_shown(block)!r} has checksum {declared:o} but its bytes give {unsigned:o} (octal)"
+        )
+
+
+def _number(field: bytes, what: str, block: bytes) -> int:
+    """Read a number in octal, or in base-256 as GNU writes what octal cannot hold."""
+    if field[0] in (0x80, 0xFF):
+        return int.from_bytes(field[1:], "big", signed=field[0] == 0xFF)
+    try:
+        return int(field.partition(b"\0")[0].strip() or b"0", 8)
+    except ValueError:
+        raise HeaderError(f"{_shown(block)!r} is no header, as its {what} is {field!r}") from None
+
+
+def pax_records(body: bytes) -> dict[bytes, bytes]:
+    r"""Return the records of the body of a PAX header.
+
+    Raises:
+        HeaderError: If the lengths and the text do not agree.
+
+    >>> pax_records(b"14 path=a.jpg\n")
+    {b'path': b'a.jpg'}
+    """
+    records: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(body) and body[at]:  # some writers pad with zeros
+        digits = body[at : at + 20].partition(b" ")[0]
+        length = int(digits) if digits.isdigit() else 0
+        keyword, equals, value = body[at + len(digits) + 1 : at + length].partition(b"=")
+        if at + length > len(body) or not equals or not value.endswith(b"\n"):
+            raise HeaderError(f"the PAX records hold {body[at : at + 40]!r}")
+        records[keyword] = value[:-1]
+        at += length
+    return records
+
+
+class Extended:
+    """What extended headers say of the members after them.
+
+    Attributes:
+        pending: Whether anything is said of the next member.
+        unused: Whether the last extended header still waits for its member.
+    """
+
+    def __init__(self) -> None:
+        self.pending = False
+        self.unused = False
+        self._next: dict[bytes, bytes] = {}
+        self._lasting: dict[bytes, bytes] = {}
+
+    def add(self, kind: bytes, body: bytes) -> None:
+        """Take up the body of an extended header."""
+        self.unused = kind != PAX_GLOBAL
+        if kind == LONG_NAME:
+            self._next.setdefault(b"path", body.partition(b"\0")[0])
+        elif kind != LONG_LINK and (b"path=" in body or b"size=" in body or b"GNU.sparse" in body):
+            # Times and owners need not be parsed, and most PAX headers hold nothing else.
+            (self._lasting if kind == PAX_GLOBAL else self._next).update(pax_records(body))
+        self.pending = self.unused or bool(self._lasting)
+
+    def applied(self, name: bytes, size: int) -> tuple[bytes, int]:
+        """Return name and size of the member that follows, and forget what was said of it alone."""
+        said = self._lasting | self._next
+        self._next = {}
+        self.unused, self.pending = False, bool(self._lasting)
+        if any(keyword.startswith(b"GNU.sparse") for keyword in said):
+            raise HeaderError(f"member {name!r} is a sparse file, which holds other bytes than it stands for")
+        text = said.get(b"size", b"%d" % size)
+        if not text.isdigit():
+            raise HeaderError(f"the PAX size of {name!r} is {text!r}")
+        return said.get(b"path", name).rstrip(b"/"), int(text)

@@ -1,0 +1,167 @@
+"""Which files lie in a tar, and where? A walk of its headers.
+
+What Python's `tarfile` reads rightly is read alike. Where it takes damage for the end of the tar and says nothing, there is
+a `ShardError` that names the shard, the byte and what was found there. The end of a tar is two zero blocks; a file that
+ends cleanly after a member is accepted, and marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, NamedTuple
+
+from equitar.errors import ShardError
+from equitar.forward import GZIP_MAGIC, WINDOW, StreamError, Forward, Gunzip
+from equitar.headers import (
+    BLOCK,
+    EXTENDED,
+    MAX_EXTENDED,
+    PAX,
+    REGULAR,
+    WITHOUT_DATA,
+    ZEROS,
+    HeaderError,
+    Extended,
+    parse_header,
+)
+
+_MEND = "copy or download the shard again"
+
+
+class Member(NamedTuple):
+    """A regular file of a tar.
+
+    Attributes:
+        name: Its name, after PAX and GNU records; bytes that are not UTF-8 as surrogate escapes.
+        offset: Where its data begin, in bytes (in a compressed shard: in the decompressed stream).
+        size: Length of its data in bytes.
+        data: Its bytes if the walk was asked for them, else None.
+    """
+
+    name: str
+    offset: int
+    size: int
+    data: bytes | None = None
+
+
+def walk(file: BinaryIO, *, size: int | None, where: str, want: Callable[[str], bool] | None = None) -> Walk:
+    """Return the members of a tar in order, from its headers; data are skipped unless wanted.
+
+    Args:
+        file: The shard, opened in binary at its first byte. One that cannot seek is read through.
+        size: Its length in bytes; None asks the file.
+        where: What the shard is called in errors.
+        want: Says for a member's name whether its bytes are to be given too (default: for none).
+
+    Raises:
+        ShardError: If the file is empty, here; if it is no tar, damaged or cut, while walking.
+    """
+    return Walk(file, size=size, where=where, want=want)
+
+
+class Walk(Iterator[Member]):
+    """The members of one tar, in order; see `walk`.
+
+    Attributes:
+        sliceable: Whether data can be read from the file at a member's offset; False in a compressed shard.
+        has_end_mark: Whether the zero blocks that end a tar were there (else it ended cleanly after a member); None until
+            the walk is over.
+    """
+
+    def __init__(self, file: BinaryIO, *, size: int | None, where: str, want: Callable[[str], bool] | None) -> None:
+        first = file.read(WINDOW)
+        if not first:
+            raise ShardError(f"{where} is empty (0 bytes) but a shard must be a tar; {_MEND}")
+        self.sliceable = first[:2] != GZIP_MAGIC
+        self.has_end_mark: bool | None = None
+        self._where = where
+        self._want = want
+        self._at = 0  # of the header at hand, for errors
+        self._length: int | None = None  # of the tar in bytes, where known
+        if not self.sliceable:
+            self._bytes = Forward(Gunzip(file, first).read, None, b"")
+        elif file.seekable():
+            self._length = file.seek(0, 2) if size is None else size
+            file.seek(len(first))
+            self._bytes = Forward(file.read, file.seek, first)
+        else:
+            self._length = size
+            self._bytes = Forward(file.read, None, first)
+        self._members = self._located()
+
+    def __iter__(self) -> Iterator[Member]:  # noqa: PYI034  (the generator itself: a call less for each member)
+        return self._members
+
+    def __next__(self) -> Member:
+        return next(self._members)
+
+    def _located(self) -> Iterator[Member]:
+        """The members; errors say where."""
+        try:
+            yield from self._walk()
+        except (HeaderError, StreamError) as error:
+            what = "is no tar" if self._at == 0 else f"is damaged at byte {self._at}"
+            stream = "" if self.sliceable else " of its decompressed stream"
+            raise ShardError(f"{self._where} {what}{stream}: {error}; {_MEND}") from error
+
+    def _walk(self) -> Iterator[Member]:
+        take, want, length = self._bytes.take, self._want, self._length
+        extended = Extended()
+        alike, alike_size = b"", 0  # PAX headers of one writer are mostly equal, byte for byte
+        at = 0
+        while (block := take(at, BLOCK)) and block != ZEROS:
+            self._at = at
+            begin = at + BLOCK
+            if block == alike:
+                raw_name, size, kind = b"", alike_size, PAX
+            else:
+                raw_name, size, kind = parse_header(block)
+            if kind in EXTENDED:
+                if kind == PAX:
+                    alike, alike_size = block, size
+                extended.add(kind, self._body(begin, size))
+                at = begin + (size + 511 & -512)
+                continue
+            if extended.pending:
+                raw_name, size = extended.applied(raw_name, size)
+            at = begin if kind in WITHOUT_DATA else begin + (size + 511 & -512)
+            if length is not None and at > length:
+                raise self._cut(raw_name, begin, size)
+            name = raw_name.decode("utf-8", "surrogateescape")
+            data = take(begin, size) if want is not None and kind in REGULAR and want(name) else None
+            if length is None and not take(at - 1, 1):
+                raise self._cut(raw_name, begin, size)
+            if kind in REGULAR:
+                yield Member(name, begin, size, data)
+        self._end(at, block, extended)
+
+    def _body(self, begin: int, size: int) -> bytes:
+        """Return the body of an extended header."""
+        if size > MAX_EXTENDED:
+            raise HeaderError(f"an extended header declares {size} bytes but at most {MAX_EXTENDED} can be meant")
+        padded = size + 511 & -512
+        body = self._bytes.take(begin, padded)
+        if len(body) < padded:
+            raise HeaderError(f"an extended header declares {size} bytes but {len(body)} are left with their padding")
+        return body[:size]
+
+    def _cut(self, name: bytes, begin: int, size: int) -> HeaderError:
+        """Return the error of a member that reaches beyond the end."""
+        left = "fewer" if self._length is None else str(max(0, self._length - begin))
+        return HeaderError(
+            f"member {name!r} declares {size} bytes from byte {begin} but {left} are left with the padding"
+        )
+
+    def _end(self, at: int, block: bytes, extended: Extended) -> None:
+        """Check how the tar ends, at a block that is zero or missing."""
+        self._at = at
+        if extended.unused:
+            raise HeaderError("the tar ends after an extended header whose member is missing")
+        if not block and self._length is not None and at < self._length:
+            raise HeaderError(f"the file ends here but its size was said to be {self._length}")
+        after = self._bytes.take(at + BLOCK, BLOCK) if block else b""
+        if after and after != ZEROS:
+            raise HeaderError(f"two zero blocks end a tar but after one of them comes {after[:40]!r}")
+        self.has_end_mark = bool(after)
+        if not self.sliceable:
+            self._bytes.drain()  # the checksum of the compressed bytes comes last
