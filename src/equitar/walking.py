@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from equitar.errors import ShardError
-from equitar.forward import GZIP_MAGIC, WINDOW, StreamError, Forward, Gunzip
+from equitar.forward import GZIP_MAGIC, WINDOW, Forward, Gunzip, StreamError
 from equitar.headers import (
     BLOCK,
     EXTENDED,
@@ -20,8 +20,8 @@ from equitar.headers import (
     REGULAR,
     WITHOUT_DATA,
     ZEROS,
-    HeaderError,
     Extended,
+    HeaderError,
     parse_header,
 )
 

@@ -1,0 +1,210 @@
+"""How do arrays become a file, and how are they read back from bytes that may be anything?
+
+The file is an ordinary ``.npz`` of one-dimensional integer arrays: `numpy.load` opens it, and so does any zip tool. It is
+written in a fixed order with a fixed time, so that equal arrays give equal bytes. It is read here and not by `numpy.load`
+for two reasons: a thousand small files are read five times as fast, and whatever is wrong with the bytes ends in a
+`ContainerError`, before memory is reserved for what they claim.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equitar.mix64 import Int64
+from equitar.presence import Presence
+
+Integers: TypeAlias = NDArray[np.integer[Any]]
+Arrays: TypeAlias = dict[str, Integers]
+
+_LOCAL = struct.Struct("<26xHH")  # lengths of name and extra of the header before the bytes of an array
+_ENTRY = struct.Struct("<4s4x2H4x3L3H8xL")  # signature, flags, method, CRC, packed and plain size, 3 lengths, place
+_END = struct.Struct(
+    "<4s6xH2LH"
+)  # signature, number of entries, size and place of the directory, length of the comment
+_NPY = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '([<|][iu][1248])', 'fortran_order': False, 'shape': \((\d{1,18}),\), \} *\n",
+    re.DOTALL,
+)
+_MAX_RATIO = 256  # what we write is packed to a third or a tenth; a file that claims more is damaged or hostile
+_FREE = 1 << 20
+
+
+class ContainerError(ValueError):
+    """Bytes are no container of arrays, or a damaged one."""
+
+
+def pack(arrays: Mapping[str, Integers]) -> bytes:
+    """Return the bytes of a file of one-dimensional integer arrays, in their order.
+
+    >>> unpack(pack({"sizes": np.array([3, 500])}))["sizes"]
+    array([  3, 500], dtype=uint16)
+    """
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for name, array in arrays.items():
+            body = io.BytesIO()
+            np.lib.format.write_array(body, smallest(array), version=(1, 0), allow_pickle=False)
+            entry = zipfile.ZipInfo(f"{name}.npy")  # its time is that of the zip epoch: equal arrays, equal bytes
+            entry.create_system = 3
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, body.getvalue(), zipfile.ZIP_DEFLATED)
+    return file.getvalue()
+
+
+def smallest(array: Integers) -> Integers:
+    """Return the same numbers in the smallest little-endian dtype that holds them: unsigned if none is negative."""
+    low, high = (int(array.min()), int(array.max())) if len(array) else (0, 0)
+    kinds = "u1 <u2 <u4 <u8" if low >= 0 else "i1 <i2 <i4 <i8"
+    fitting = (np.dtype(kind) for kind in kinds.split())
+    return array.astype(next(kind for kind in fitting if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max))
+
+
+def unpack(raw: bytes) -> Arrays:
+    """Return the arrays of a file written by `pack` (or by `numpy.savez`, if they are such arrays), by name.
+
+    Raises:
+        ContainerError: If the bytes are anything else.
+    """
+    if len(raw) < _END.size or raw[:2] != b"PK":
+        raise ContainerError(f"its {len(raw)} bytes begin with {raw[:8]!r}, which is no .npz")
+    signature, num_entries, directory_size, at, comment = _END.unpack(raw[-_END.size :])
+    if signature != b"PK\5\6" or comment or at + directory_size + _END.size != len(raw):
+        raise ContainerError("the directory at its end is missing or damaged, so it was cut or changed")
+    arrays = {}
+    room = _FREE + _MAX_RATIO * len(raw)
+    try:
+        for _ in range(num_entries):
+            signature, flags, method, crc, packed_size, size, *lengths, place = _ENTRY.unpack_from(raw, at)
+            at += 46
+            name = raw[at : at + lengths[0]].decode()
+            at += sum(lengths)
+            room -= size
+            if signature != b"PK\1\2" or flags & 1 or room < 0:
+                raise ContainerError(f"its entry {name!r} has a damaged header")
+            arrays[name.removesuffix(".npy")] = _array(name, _plain(name, raw, place, packed_size, size, method), crc)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ContainerError(f"its directory is damaged ({error})") from error
+    return arrays
+
+
+def _plain(name: str, raw: bytes, place: int, packed_size: int, size: int, method: int) -> bytes:
+    """Return the bytes of one entry."""
+    begin = place + 30 + sum(_LOCAL.unpack_from(raw, place))
+    packed = raw[begin : begin + packed_size]
+    if method == zipfile.ZIP_STORED:
+        return packed
+    inflate = zlib.decompressobj(wbits=-15)
+    try:
+        plain = inflate.decompress(packed, size + 1)  # one more than said shows that more was there
+    except zlib.error as error:
+        raise ContainerError(f"its entry {name!r} cannot be inflated ({error})") from error
+    if method != zipfile.ZIP_DEFLATED or len(plain) != size or not inflate.eof:
+        raise ContainerError(f"its entry {name!r} does not hold the {size} bytes that the directory says")
+    return plain
+
+
+def _array(name: str, plain: bytes, crc: int) -> Integers:
+    """Return the array of one entry."""
+    if zlib.crc32(plain) != crc:
+        raise ContainerError(f"its entry {name!r} has a wrong checksum")
+    header = _NPY.match(plain)
+    if header is None:
+        raise ContainerError(f"its entry {name!r} is no one-dimensional array of integers")
+    kind = np.dtype(header[1].decode())
+    if int(header[2]) * kind.itemsize != len(plain) - header.end():
+        raise ContainerError(f"its entry {name!r} does not hold the {int(header[2])} numbers that it says")
+    return np.frombuffer(plain, kind, offset=header.end())
+
+
+def pack_texts(texts: Sequence[str]) -> tuple[Integers, Integers]:
+    """Return the bytes of all texts, one after another, and the length of each in bytes."""
+    raw = [text.encode("utf-8", "surrogateescape") for text in texts]
+    return np.frombuffer(b"".join(raw), np.uint8), np.fromiter(map(len, raw), np.int64, len(raw))
+
+
+def unpack_texts(blob: Integers, lengths: Integers) -> list[str]:
+    """Return the texts that `pack_texts` was given.
+
+    Raises:
+        ContainerError: If lengths and bytes do not agree.
+    """
+    raw = blob.tobytes()
+    ends = np.cumsum(lengths, dtype=np.int64).tolist()
+    if blob.dtype != np.uint8 or lengths.dtype.kind != "u" or (ends[-1] if ends else 0) != len(raw):
+        raise ContainerError(f"its texts have {len(raw)} bytes, which is not the sum of their lengths")
+    if raw.isascii():
+        text = raw.decode("ascii")
+        return [text[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+    return [raw[begin:end].decode("utf-8", "surrogateescape") for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def pack_json(content: Mapping[str, object]) -> Integers:
+    """Return the bytes of a JSON object, in ASCII, its keys sorted."""
+    return np.frombuffer(json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii"), np.uint8)
+
+
+def unpack_json(array: Integers, kind: Mapping[str, object]) -> dict[str, Any]:
+    """Return a JSON object; what `kind` says of format and version must be in it."""
+    try:
+        content = json.loads(array.tobytes().decode("ascii"))
+    except (ValueError, RecursionError) as error:
+        raise ContainerError(f"its `meta` is no JSON ({error})") from error
+    said = {key: content.get(key) for key in kind} if isinstance(content, dict) else content
+    if not isinstance(content, dict) or said != kind:
+        raise ContainerError(f"it is of {said!r} but must be of {dict(kind)!r}")
+    return content
+
+
+def texts_of(content: Any) -> tuple[str, ...]:
+    """Return a JSON list of distinct texts."""
+    if not isinstance(content, list) or not all(isinstance(one, str) for one in content):
+        raise ContainerError(f"a list of texts is {content!r:.60}")
+    if len(set(content)) != len(content):
+        raise ContainerError(f"a list of names has one twice: {content!r:.60}")
+    return tuple(content)
+
+
+def read_class_names(meta: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
+    """Return ids and names of classes, None if there are none."""
+    ids, names = meta["class_ids"], meta["class_names"]
+    if ids is None and names is None:
+        return None
+    known = texts_of(names)
+    if not isinstance(ids, list) or not all(type(one) is int for one in ids) or len(set(ids)) != len(known):
+        raise ContainerError(f"its ids of {len(known)} class names are {ids!r:.60}")
+    return tuple(ids), known
+
+
+def wide(array: Integers) -> Int64:
+    """Return the numbers as int64; one that does not fit is damage."""
+    if array.dtype == np.uint64 and len(array) and int(array.max()) >= 1 << 63:
+        raise ContainerError(f"a number is {int(array.max())}, beyond 63 bits")
+    return array.astype(np.int64)
+
+
+def pointers(lengths: Integers) -> Int64:
+    """Return row pointers from the length of each row."""
+    if lengths.dtype.kind != "u" or (len(lengths) and int(lengths.max()) >= 1 << 40):
+        raise ContainerError("a length of a row is negative or absurd")
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+def read_presence(lengths: Integers, ids: Integers, counts: Integers) -> Presence:
+    """Return the labels of rows; that ids rise within each row is checked."""
+    presence = Presence(indptr=pointers(lengths), ids=wide(ids), counts=wide(counts))
+    rises = np.diff(presence.ids) > 0
+    starts = presence.indptr[(presence.indptr > 0) & (presence.indptr < len(ids))]
+    rises[starts - 1] = True  # from one row to the next they may fall
+    if not rises.all() or (presence.counts < 1).any():
+        raise ContainerError("its labels must rise within a row and occur at least once")
+    return presence

@@ -1,0 +1,301 @@
+"""What must be known of a shard without opening it? Its sidecar: keys, member table and labels.
+
+A sidecar lies beside its shard, or at the same path below another folder: ``a/x-000.tar`` has ``a/x-000.presence.npz``.
+(A shard with another ending keeps it: ``y.tar.gz`` has ``y.tar.gz.presence.npz``.) It holds no location, so shards may be
+indexed before they are moved, and it can be deleted without touching a tar.
+
+**Format, version 1.** An ``.npz``: a zip of arrays in numpy's ``.npy`` format 1.0, deflated, without comment, in the order
+below. All are one-dimensional and hold integers in the smallest little-endian dtype that fits all of the array: u1, u2, u4 or
+u8 if none is negative, else i1, i2, i4 or i8. Readers MUST take any of these, and MUST check all that is said here.
+
+============== ============ ==========================================================================================
+array          length       holds
+============== ============ ==========================================================================================
+meta           any          bytes of a JSON object, see below
+keys           any          bytes of the keys of all rows, one after another, in the order of the tar; UTF-8 or what else the
+                            tar has for names (a newline and bytes that are no UTF-8 are as good as others)
+key_lengths    rows         bytes of each key
+row_members    rows         number of members of each row, >= 1
+member_field   members      index of the field of each member in ``meta.fields``
+member_gap     members      where its data begin, in bytes from the end of the data of the member before (for the first: from
+                            byte 0), that end rounded up to 512
+member_size    members      length of its data in bytes
+row_labels     rows         number of labels of each row      (this and the next two only if indexed with labels)
+label_ids      labels       ids of the labels, strictly increasing within a row; may be negative
+label_counts   labels       how often each label occurs in its row, >= 1
+============== ============ ==========================================================================================
+
+``meta`` is written in ASCII with sorted keys and without spaces, and has exactly these keys: ``format``, "equitar sidecar";
+``version``, 1; ``shard_size``, the length of the shard in bytes; ``sliceable``, false if the shard is compressed, where offsets
+count in the decompressed stream; ``fields``, the distinct field names in the order of their first use; ``label_spec``, how
+labels were made, "" if there are none; ``class_ids`` and ``class_names``, lists of equal length, or both null; ``digest``,
+32 hex digits of the BLAKE2b hash with 16 bytes of these arrays, each as little-endian i8 after its length as one more i8:
+bytes of the keys, lengths of the keys, row pointers (rows + 1), bytes of the fields, lengths of the fields, field, offset and
+size of each member, [1 if sliceable else 0]; and, with labels: row pointers of the labels (rows + 1), ids, counts.
+
+Gaps and the smallest dtypes keep the file below 1 % of shards with samples of a few KB, and far below with larger ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from equitar.errors import SidecarError
+from equitar.mix64 import Int64
+from equitar.npz import (
+    Arrays,
+    ContainerError,
+    Integers,
+    pack,
+    pack_json,
+    pack_texts,
+    pointers,
+    read_class_names,
+    read_presence,
+    texts_of,
+    unpack,
+    unpack_json,
+    unpack_texts,
+    wide,
+)
+from equitar.presence import Presence
+from equitar.sources import Source
+from equitar.storage import StorageOptions, read_bytes, sidecar_path, sidecar_url, write_bytes_atomically
+from equitar.tar import MemberTable
+
+ClassNames: TypeAlias = tuple[tuple[int, ...], tuple[str, ...]]
+
+__all__ = [
+    "ClassNames",
+    "Sidecar",
+    "digest_of",
+    "from_bytes",
+    "index_command",
+    "read_sidecar",
+    "sidecar_of",
+    "sidecar_path",
+    "sidecar_url",
+    "to_bytes",
+    "write_sidecar",
+]
+
+_KIND = {"format": "equitar sidecar", "version": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sidecar:
+    """What is known of one shard.
+
+    Attributes:
+        keys: Key of each row, (rows,).
+        indptr: First member of each row, and their number at last, (rows + 1,).
+        fields: The distinct field names.
+        field: Which of `fields` each member is, (members,).
+        offset: Where the data of each member begin, (members,), bytes.
+        size: Length of the data of each member, (members,), bytes.
+        sliceable: Whether the offsets are positions in the file; in a compressed shard they are not.
+        presence: Labels of each row; None if indexed without labels.
+        class_names: Ids of classes and their names, in the same order; None if labels are ids only.
+        label_spec: How labels were made; empty if there are none.
+        shard_size: Length of the shard in bytes.
+        digest: `digest_of` of this member table and these labels.
+    """
+
+    keys: Sequence[str]
+    indptr: Int64
+    fields: tuple[str, ...]
+    field: Int64
+    offset: Int64
+    size: Int64
+    sliceable: bool
+    presence: Presence | None
+    class_names: ClassNames | None
+    label_spec: str
+    shard_size: int
+    digest: str
+
+    def __post_init__(self) -> None:
+        members = len(self.field)
+        if len(self.indptr) != len(self.keys) + 1 or self.indptr[0] != 0 or self.indptr[-1] != members:
+            raise ValueError(f"`indptr` must run from 0 to {members} over {len(self.keys)} rows; got {self.indptr!r}")
+        if len(self.offset) != members or len(self.size) != members or (np.diff(self.indptr) < 1).any():
+            raise ValueError(
+                f"each row must have a member, and each of {members} members a field, an offset and a size"
+            )
+        if members and not 0 <= int(self.field.min()) <= int(self.field.max()) < len(self.fields):
+            raise ValueError(f"`field` must be in [0, {len(self.fields)}); got up to {int(self.field.max())}")
+        if self.sliceable and members and int((self.offset + self.size).max()) > self.shard_size:
+            raise ValueError(f"members must end within the {self.shard_size} bytes of the shard")
+        if self.presence is not None and self.presence.num_rows != len(self.keys):
+            raise ValueError(f"labels must be of {len(self.keys)} rows; got {self.presence.num_rows}")
+
+    @property
+    def num_rows(self) -> int:
+        """Number of samples."""
+        return len(self.keys)
+
+    @property
+    def sizes(self) -> Int64:
+        """Bytes of each row's data, (rows,)."""
+        return np.diff(np.concatenate([[0], np.cumsum(self.size)])[self.indptr])
+
+
+def sidecar_of(
+    table: MemberTable | Sidecar,
+    *,
+    shard_size: int,
+    presence: Presence | None,
+    class_names: ClassNames | None,
+    label_spec: str,
+) -> Sidecar:
+    """Return the sidecar of a member table, or of a sidecar that gets other labels."""
+    return Sidecar(
+        keys=table.keys,
+        indptr=table.indptr,
+        fields=tuple(table.fields),
+        field=table.field,
+        offset=table.offset,
+        size=table.size,
+        sliceable=table.sliceable,
+        presence=presence,
+        class_names=class_names,
+        label_spec=label_spec,
+        shard_size=shard_size,
+        digest=digest_of(table, presence),
+    )
+
+
+def digest_of(table: MemberTable | Sidecar, labels: Presence | None) -> str:
+    """Return the digest of a member table with its labels, 32 hex digits; the module's text says of what bytes."""
+    digest = hashlib.blake2b(digest_size=16)
+    parts: list[Integers] = [*pack_texts(table.keys), table.indptr, *pack_texts(table.fields)]
+    parts += [table.field, table.offset, table.size, np.array([table.sliceable], np.int64)]
+    if labels is not None:
+        parts += [labels.indptr, labels.ids, labels.counts]
+    for part in parts:
+        digest.update(np.array([len(part)], "<i8").tobytes() + part.astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def to_bytes(sidecar: Sidecar) -> bytes:
+    """Return the file of a sidecar; equal sidecars give equal bytes."""
+    keys, key_lengths = pack_texts(sidecar.keys)
+    ends = sidecar.offset + (sidecar.size + 511 & -512)
+    ids, names = sidecar.class_names or (None, None)
+    meta = {
+        **_KIND,
+        "shard_size": sidecar.shard_size,
+        "sliceable": sidecar.sliceable,
+        "fields": sidecar.fields,
+        "label_spec": sidecar.label_spec,
+        "class_ids": ids,
+        "class_names": names,
+        "digest": sidecar.digest,
+    }
+    arrays: Arrays = {
+        "meta": pack_json(meta),
+        "keys": keys,
+        "key_lengths": key_lengths,
+        "row_members": np.diff(sidecar.indptr),
+        "member_field": sidecar.field,
+        "member_gap": sidecar.offset - np.concatenate([[0], ends])[:-1],
+        "member_size": sidecar.size,
+    }
+    if sidecar.presence is not None:
+        arrays["row_labels"] = np.diff(sidecar.presence.indptr)
+        arrays["label_ids"] = sidecar.presence.ids
+        arrays["label_counts"] = sidecar.presence.counts
+    return pack(arrays)
+
+
+def from_bytes(raw: bytes, *, where: str, mend: str = "run `equitar index`") -> Sidecar:
+    """Return the sidecar in a file.
+
+    Args:
+        raw: The whole file.
+        where: What the file is called in errors.
+        mend: What errors say is to be done.
+
+    Raises:
+        SidecarError: If the bytes are no sidecar, of another version, or damaged in any way.
+    """
+    try:
+        return _from_arrays(unpack(raw))
+    except KeyError as error:
+        raise SidecarError(f"{where} is damaged: it has no {error}; {mend}") from error
+    except ValueError as error:
+        raise SidecarError(f"{where} is damaged: {error}; {mend}") from error
+
+
+def _from_arrays(arrays: Arrays) -> Sidecar:
+    meta = unpack_json(arrays["meta"], _KIND)
+    indptr = pointers(arrays["row_members"])
+    size, gap = wide(arrays["member_size"]), wide(arrays["member_gap"])
+    if len(size) != len(gap) or (len(size) and (int(size.max()) + int(gap.max()) + 512) * len(size) >= 1 << 63):
+        raise ContainerError(f"its {len(gap)} gaps and {len(size)} sizes of members cannot be")
+    padded = size + 511 & -512
+    presence = None
+    if "row_labels" in arrays:
+        presence = read_presence(arrays["row_labels"], arrays["label_ids"], arrays["label_counts"])
+    if not isinstance(meta["sliceable"], bool) or not isinstance(meta["label_spec"], str):
+        raise ContainerError("`sliceable` must be a bool and `label_spec` a text")
+    if type(meta["shard_size"]) is not int or not re.fullmatch("[0-9a-f]{32}", str(meta["digest"])):
+        raise ContainerError("`shard_size` must be a number and `digest` 32 hex digits")
+    return Sidecar(
+        keys=unpack_texts(arrays["keys"], arrays["key_lengths"]),
+        indptr=indptr,
+        fields=texts_of(meta["fields"]),
+        field=wide(arrays["member_field"]),
+        offset=np.cumsum(gap + padded) - padded,
+        size=size,
+        sliceable=meta["sliceable"],
+        presence=presence,
+        class_names=read_class_names(meta),
+        label_spec=meta["label_spec"],
+        shard_size=meta["shard_size"],
+        digest=meta["digest"],
+    )
+
+
+def write_sidecar(url: str, sidecar: Sidecar, *, storage_options: StorageOptions = None) -> None:
+    """Write a sidecar so that no reader ever sees half of it."""
+    write_bytes_atomically(url, to_bytes(sidecar), storage_options)
+
+
+def read_sidecar(url: str, *, mend: str, storage_options: StorageOptions = None) -> Sidecar:
+    """Return the sidecar at a path or URL.
+
+    Args:
+        url: The file.
+        mend: The command that makes it, from `index_command`.
+        storage_options: Options for fsspec.
+
+    Raises:
+        SidecarError: If it is missing or damaged.
+    """
+    try:
+        raw = read_bytes(url, storage_options)
+    except FileNotFoundError as error:
+        raise SidecarError(f"{url} is missing but every shard needs a sidecar; {mend}") from error
+    return from_bytes(raw, where=url, mend=mend)
+
+
+def index_command(source: Source, *, label_spec: str = "") -> str:
+    """Return the command that indexes a source, as an advice.
+
+    >>> index_command(Source("cc3m", "/data/cc3m-{000000..000331}.tar"))
+    "run `equitar index 'cc3m=/data/cc3m-{000000..000331}.tar'`"
+    """
+    urls = [source.urls] if isinstance(source.urls, str) else list(source.urls)
+    words = ["equitar", "index", *(f"{source.name}={url}" for url in urls[:3])]
+    words += ["--sidecars", source.sidecars] if source.sidecars else []
+    words += ["--labels", label_spec] if label_spec else []
+    more = f" (and {len(urls) - 3} more patterns)" if len(urls) > 3 else ""
+    return f"run `{shlex.join(words)}`{more}"

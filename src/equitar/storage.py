@@ -1,0 +1,251 @@
+"""Where do shards lie, and how are whole files read and written? The only module that knows fsspec.
+
+Local paths, ``file:`` and whatever fsspec opens are served; local files never load fsspec. A shard is identified by its path
+below the root of its source, so that the order of a list, the mount point and the scheme change nothing.
+"""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import os
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias, cast
+
+import braceexpand
+
+from equitar.errors import SourceError
+from equitar.sources import Source
+
+StorageOptions: TypeAlias = Mapping[str, Any] | None
+
+_MAGIC = re.compile(r"[*?[]")
+_RENAMING = frozenset({"sftp", "ssh", "ftp", "hdfs", "webhdfs", "smb"})  # a half-written file would be seen there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardList:
+    """The shards of a source, sorted by path.
+
+    Attributes:
+        root: What the paths are relative to: a folder, or the URL of one.
+        paths: Path of each shard below `root`; it identifies the shard.
+        urls: What opens each shard, as the user wrote it.
+    """
+
+    root: str
+    paths: tuple[str, ...]
+    urls: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+
+def expand(source: Source) -> ShardList:
+    """Return the shards that the patterns of a source stand for.
+
+    Braces are expanded, then globs. What has no glob is taken as it is, there or not: sidecars may be here and shards elsewhere.
+
+    Raises:
+        SourceError: If a pattern matches nothing, a shard is listed twice, or the shards have no common root.
+    """
+    patterns = [source.urls] if isinstance(source.urls, str) else source.urls
+    urls = [url for pattern in patterns for url in _matches(pattern, source)]
+    places = [_place(url) for url in urls]
+    root = _common_root(places, source) if source.root is None else _place(source.root)
+    below = root if root.endswith("/") else f"{root}/"
+    outside = [place for place in places if not place.startswith(below)]
+    if outside:
+        raise SourceError(
+            f"source {source.name!r} has the shard {outside[0]} but its `root` is {root}; mend one of them"
+        )
+    shards = sorted((place[len(below) :], url) for place, url in zip(places, urls, strict=True))
+    for (path, first), (other, second) in itertools.pairwise(shards):
+        if path == other:
+            raise SourceError(
+                f"source {source.name!r} lists {path!r} twice, as {first} and {second}, but a shard identifies its samples; "
+                "list it once (more passes are a matter of `weights`)"
+            )
+    return ShardList(root=root, paths=tuple(path for path, _ in shards), urls=tuple(url for _, url in shards))
+
+
+def _matches(pattern: str, source: Source) -> Iterator[str]:
+    """Yield the URLs of one pattern of a source."""
+    if pattern.startswith("@"):
+        lines = [line.strip() for line in read_bytes(pattern[1:], source.storage_options).decode().splitlines()]
+        listed = [url for line in lines if line for url in _matches(line, source)]
+        if not listed:
+            raise SourceError(f"source {source.name!r} lists {pattern!r}, which is empty; write one URL a line into it")
+        yield from listed
+        return
+    try:
+        unbraced = list(braceexpand.braceexpand(pattern)) if "{" in pattern else [pattern]
+    except ValueError as error:
+        raise SourceError(
+            f"source {source.name!r} has the pattern {pattern!r}, whose braces are wrong: {error}"
+        ) from error
+    for one in unbraced:
+        found = _glob(one, source.storage_options)
+        if not found:
+            raise SourceError(f"source {source.name!r} has the pattern {one!r}, which matches no file; mend it")
+        yield from found
+
+
+def _glob(pattern: str, options: StorageOptions) -> list[str]:
+    """Return what a pattern without braces matches; itself if it is no glob."""
+    local = local_path(pattern)
+    if local is not None:
+        if not _MAGIC.search(local) or Path(local).exists():
+            return [pattern]
+        begin = pattern[: len(pattern) - len(local)]  # what a `file:` URL has before its path
+        # noqa: as `Path.glob` wants a folder apart from the pattern, and gives other spellings back.
+        return [begin + one for one in sorted(glob.glob(local, recursive=True))]  # noqa: PTH207
+    web = pattern.startswith(("http:", "https:"))  # where ? begins a query
+    if pattern.startswith("pipe:") or not ("*" in pattern if web else _MAGIC.search(pattern)):
+        return [pattern]
+    chain, _, inner = pattern.rpartition("::")
+    files, path = _filesystem(inner, options)
+    files.invalidate_cache()  # a source may have grown since it was listed
+    return [(f"{chain}::" if chain else "") + files.unstrip_protocol(one) for one in sorted(files.glob(path))]
+
+
+def local_path(url: str) -> str | None:
+    """Return the path of a local file, None for any other URL.
+
+    >>> local_path("a/x.tar"), local_path("file:///a/x.tar"), local_path("s3://a/x.tar")
+    ('a/x.tar', '/a/x.tar', None)
+    """
+    if url.startswith("file:") and "::" not in url:
+        path = url[len("file:") :]
+        return "/" + path[2:].partition("/")[2] if path.startswith("//") else path
+    return None if "://" in url or "::" in url or url.startswith("pipe:") else url
+
+
+def _place(url: str) -> str:
+    """Return what locates a shard, in one spelling: an absolute path, or a URL without query."""
+    if url.startswith("pipe:"):  # the last tar that the command names
+        named = re.findall(r"[^\s'\"|;&<>]+\.tar(?:\.gz)?(?=[\s'\"|;&<>?]|$)", url[len("pipe:") :])
+        if not named:
+            raise SourceError(f"{url!r} names no .tar, but a shard is identified by its path; list it by another URL")
+        return _place(named[-1])
+    local = local_path(url)
+    if local is not None:
+        # noqa: as `resolve` follows links, and a shard is called what its user calls it.
+        return Path(os.path.abspath(local)).as_posix()  # noqa: PTH100
+    inner = url.rpartition("::")[2]
+    return (inner.partition("?")[0] if inner.startswith(("http:", "https:")) else inner).rstrip("/")
+
+
+def _common_root(places: list[str], source: Source) -> str:
+    """Return the deepest folder that holds all shards."""
+    folders = [place.split("/")[:-1] for place in places]
+    first, last = min(folders), max(folders)
+    depth = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), None)
+    common = first[: min(len(first), len(last)) if depth is None else depth]
+    if "://" in "".join(places) and len(common) < 3:  # scheme, nothing, and bucket or host
+        raise SourceError(
+            f"source {source.name!r} has shards at {'/'.join(first)} and at {'/'.join(last)} but one source needs one root; "
+            "make two sources of it"
+        )
+    return "/".join(common) or "/"
+
+
+def sidecar_path(path: str) -> str:
+    """Return where the sidecar of a shard lies, relative to the same root.
+
+    >>> sidecar_path("a/x-000.tar"), sidecar_path("a/y.tar.gz")
+    ('a/x-000.presence.npz', 'a/y.tar.gz.presence.npz')
+    """
+    return f"{path.removesuffix('.tar')}.presence.npz"
+
+
+def sidecar_url(shards: ShardList, path: str, sidecars: str | None) -> str:
+    """Return the URL of the sidecar of a shard: beside it, or at the same path below the folder `sidecars`."""
+    return join(sidecars or shards.root, sidecar_path(path))
+
+
+def join(root: str, path: str) -> str:
+    """Return a path below a root, whether that is a folder or a URL."""
+    return f"{root.rstrip('/')}/{path}"
+
+
+def read_bytes(url: str, storage_options: StorageOptions) -> bytes:
+    """Return a whole file; FileNotFoundError if it is not there."""
+    local = local_path(url)
+    if local is not None:
+        return Path(local).read_bytes()
+    files, path = _filesystem(url, storage_options)
+    return cast("bytes", files.cat_file(path))
+
+
+def write_bytes_atomically(url: str, raw: bytes, storage_options: StorageOptions) -> None:
+    """Write a whole file so that a reader sees the old one or the new one; folders are made as needed.
+
+    A store of objects shows an object when it is complete. Elsewhere the file is written under another name first.
+    """
+    local = local_path(url)
+    if local is not None:
+        _write_local(Path(local), raw)
+        return
+    files, path = _filesystem(url, storage_options)
+    files.makedirs(path.rpartition("/")[0], exist_ok=True)
+    protocols = {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
+    if protocols & _RENAMING:
+        partial = f"{path}.{uuid.uuid4().hex}.partial"
+        files.pipe_file(partial, raw)
+        files.mv(partial, path)
+    else:
+        files.pipe_file(path, raw)
+
+
+def _write_local(path: Path, raw: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")  # in the same folder: a rename must not copy
+    try:
+        partial.write_bytes(raw)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def open_shard(url: str, storage_options: StorageOptions) -> BinaryIO:
+    """Return an open file of which parts are to be read; the caller closes it."""
+    local = local_path(url)
+    if local is not None:
+        return cast("BinaryIO", Path(local).open("rb", buffering=0))  # `Forward` has a window of its own
+    files, path = _filesystem(url, storage_options)
+    return cast("BinaryIO", files.open(path, "rb"))
+
+
+def size_of(url: str, storage_options: StorageOptions) -> int:
+    """Return the length of a file in bytes; FileNotFoundError if it is not there."""
+    local = local_path(url)
+    if local is not None:
+        return Path(local).stat().st_size
+    files, path = _filesystem(url, storage_options)
+    return int(files.size(path))
+
+
+def exists(url: str, storage_options: StorageOptions) -> bool:
+    """Return whether a file is there."""
+    local = local_path(url)
+    if local is not None:
+        return Path(local).exists()
+    files, path = _filesystem(url, storage_options)
+    return bool(files.exists(path))
+
+
+def _filesystem(url: str, options: StorageOptions) -> tuple[Any, str]:
+    """Return fsspec's filesystem of a URL, and the path in it."""
+    if url.startswith("pipe:"):
+        raise SourceError(
+            f"{url!r} is the output of a command, which has no positions; list the shard by a path or a URL"
+        )
+    from fsspec.core import url_to_fs  # noqa: PLC0415  (local files must not pay for it)
+
+    files, path = url_to_fs(url, **(options or {}))
+    return files, str(path)
