@@ -7,7 +7,6 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-LINTED := src tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench clean
@@ -23,13 +22,13 @@ test: $(STAMP)  ## run all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 check: $(STAMP)  ## lint, formatting and types
-	$(BIN)/ruff check $(LINTED)
-	$(BIN)/ruff format --check $(LINTED)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
 format: $(STAMP)  ## apply the formatter and the safe fixes
-	$(BIN)/ruff check --fix $(LINTED)
-	$(BIN)/ruff format $(LINTED)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
 
 bench: $(STAMP)  ## measure samples/s beside plain webdataset
 	$(BIN)/python benchmarks/bench_read.py
@@ -40,6 +39,7 @@ clean:  ## remove the virtual environment and all that was generated
 
 # The stamp is written last, so that an install that broke off is begun again.
 $(STAMP): pyproject.toml constraints.txt
+	@echo "setting up $(VENV): some minutes and 1.5 GB or more, most of it torch"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --editable '.[dev,demo]' --constraint constraints.txt
+	$(BIN)/python -m pip install --quiet --editable '.[dev,demo]' --constraint constraints.txt
 	@touch $@

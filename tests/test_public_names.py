@@ -1,0 +1,52 @@
+"""Is what users are told to write there, and is nothing public by accident?"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import equitar
+
+# What the README and the docs teach. A name goes only with a major version.
+PROMISED = (
+    *("Source", "split", "RepeatFactor"),
+    *("debiased", "mixed", "exact", "Loader"),
+    *("slices", "read", "repeats", "shuffled", "batched_by_source"),
+    *("SidecarError", "StaleSidecarError", "PlanError", "ShardMismatchError"),
+)
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_promised_names_are_public(name: str) -> None:
+    assert name in equitar.__all__
+    assert getattr(equitar, name) is not None
+
+
+def test_public_names_are_sorted_distinct_and_shown_by_dir() -> None:
+    names = list(equitar.__all__)
+    assert names == sorted(set(names))
+    assert set(names) <= set(dir(equitar))
+
+
+def test_every_public_class_and_function_says_what_it_is() -> None:
+    public = {name: getattr(equitar, name) for name in equitar.__all__}
+    silent = [
+        name
+        for name, value in public.items()
+        if (inspect.isclass(value) or callable(value)) and not inspect.getdoc(value)
+    ]
+    assert not silent, f"no docstring: {', '.join(silent)}"
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="debaised"):
+        _ = equitar.debaised  # type: ignore[attr-defined]
+
+
+def test_a_star_import_in_a_fresh_process_brings_every_public_name() -> None:
+    program = "from equitar import *; import equitar; print(*(set(equitar.__all__) - set(globals())))"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout.split()) == (0, []), ran.stderr
