@@ -1,0 +1,50 @@
+"""The exceptions equitar raises, each with the moment at which it fires.
+
+    ValueError
+     ├─ SourceError             a source is named or listed wrongly, or its shards are not there
+     ├─ ShardError              a tar is not what a tar of samples must be (found while indexing)
+     ├─ LabelError              a label is missing, cannot be parsed, or is outside the vocabulary
+     ├─ SidecarError            a sidecar or summary is missing, of another version, or damaged
+     │   └─ StaleSidecarError   it is intact, but describes another tar
+     └─ PlanError               no plan can keep the promises with these arguments
+    RuntimeError
+     ├─ ShardMismatchError      a shard gave other bytes than its sidecar says (found while training)
+     └─ StageError              a stage of the user breaks the contract of per-sample stages
+
+Each message says what was required, what was found, where, and, when certain, what to do.
+All of them take one string, so that they survive the way from a worker to the main process.
+"""
+
+from __future__ import annotations
+
+
+class SourceError(ValueError):
+    """A source is named or listed wrongly, or its shards are not there."""
+
+
+class ShardError(ValueError):
+    """A tar is damaged, or is not a tar of samples; raised while it is indexed."""
+
+
+class LabelError(ValueError):
+    """A label is missing, cannot be parsed, or is outside the vocabulary."""
+
+
+class SidecarError(ValueError):
+    """A sidecar or a summary is missing, damaged, or of a version this equitar cannot read."""
+
+
+class StaleSidecarError(SidecarError):
+    """A sidecar describes another tar than the one that lies beside it."""
+
+
+class PlanError(ValueError):
+    """No plan can keep the promises with these sources and arguments; raised before the first step."""
+
+
+class ShardMismatchError(RuntimeError):
+    """A shard gave other bytes than its sidecar promises; raised while reading."""
+
+
+class StageError(RuntimeError):
+    """A stage of the user drops too much, reads ahead, or gives more than it was given."""

@@ -1,0 +1,213 @@
+"""Which copies does a run hold? The segments, lines and runs of everything that shares a turn of the schedule.
+
+A turn of the schedule belongs to one source when batches are debiased, and to all sources together when they are mixed. In the
+latter case every source has its own line, and the copies of a run are shared out evenly along it: whatever stretch of steps
+one looks at, each source has its share there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from equitar.assign import Runs, cut
+from equitar.line import Line, Supply, most_copies
+from equitar.mix64 import Int64, fold
+from equitar.passes import segments_of
+from equitar.quota import spread
+from equitar.window import round_by_round
+
+
+class Places(NamedTuple):
+    """Planned copies, one a place, (n,) each.
+
+    Attributes:
+        source: Index of the source, in the order of the plan.
+        shard: Index of the shard in its source.
+        row: Row in its shard.
+        copy: Which copy of the sample in this pass.
+    """
+
+    source: Int64
+    shard: Int64
+    row: Int64
+    copy: Int64
+
+
+class Run(NamedTuple):
+    """Which run: what one rank reads in one lane of one segment."""
+
+    segment: int
+    lane: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackSetup:
+    """What a track is made from.
+
+    Attributes:
+        sources: Index of each source in the plan, (sources,).
+        supplies: The sources.
+        quota: Copies of each source in an epoch, over all worlds, (sources,).
+        in_pass: Copies that a pass of each source gives, (sources,).
+        num_steps: Turns of the track in an epoch.
+        world: Which world of ranks this is, in [0, num_worlds); its runs begin where those of the world before it end.
+        num_worlds: Worlds that draw the track's source each at its own turns.
+        world_size: Ranks of a world.
+        batch_size: Samples per rank and step.
+        largest: Batches of a full window.
+        key: Key of the seed.
+        epoch: Which epoch.
+    """
+
+    sources: Sequence[int]
+    supplies: Sequence[Supply]
+    quota: Sequence[int]
+    in_pass: Sequence[int]
+    num_steps: int
+    world: int
+    num_worlds: int
+    world_size: int
+    batch_size: int
+    largest: int
+    key: int
+    epoch: int
+
+
+def most_of(supplies: Sequence[Supply], quota: Sequence[int], in_pass: Sequence[int]) -> list[int]:
+    """Return the most copies that a sample of each source can have in an epoch, (sources,); 0 for one that gives nothing."""
+    return [
+        most_copies(supply, max(asked, whole)) if asked else 0
+        for supply, asked, whole in zip(supplies, quota, in_pass, strict=True)
+    ]
+
+
+class Laid:
+    """All runs of one epoch, laid on their lines.
+
+    Attributes:
+        segments: The segments of the epoch.
+    """
+
+    def __init__(self, setup: TrackSetup, lane_counts: Callable[[int], Int64]) -> None:
+        """Prepare the runs; lines are laid when they are asked for.
+
+        Args:
+            setup: What they are made from.
+            lane_counts: Gives how many of the first so many turns lie in each lane, (lanes,).
+        """
+        self._setup, self._lane_counts = setup, lane_counts
+        self._per_turn = setup.world_size * setup.batch_size
+        self._at_least = [max(pair) for pair in zip(setup.quota, setup.in_pass, strict=True)]
+        self._most = most_of(setup.supplies, setup.quota, setup.in_pass)
+        self._rounds = [  # how often a source is gone through, where that is more than once
+            -((-quota << 20) // supply.total) if quota > whole else 1
+            for quota, whole, supply in zip(setup.quota, setup.in_pass, setup.supplies, strict=True)
+        ]
+        bases = np.cumsum([0, *(int(supply.num_rows.sum()) for supply in setup.supplies)])
+        self._first_sample = [  # (shards + 1,) each, number of each shard's first sample
+            base + np.concatenate([[0], np.cumsum(supply.num_rows)])
+            for base, supply in zip(bases[:-1].tolist(), setup.supplies, strict=True)
+        ]
+        self.segments = segments_of(
+            setup.epoch, num_steps=setup.num_steps, in_pass=setup.in_pass, most=max(1, *self._most), taken=self._taken
+        )
+        self.line = lru_cache(maxsize=2 * len(setup.supplies))(self._lay)
+        self.runs = lru_cache(maxsize=8)(self._cut)
+
+    def _taken(self, turns: int) -> list[int]:
+        """Return the copies of each source that the first turns take, over all worlds."""
+        return spread(self._setup.quota, turns * self._per_turn * self._setup.num_worlds)
+
+    def _lay(self, source: int, segment: int) -> Line:
+        """Return the line of a source in a segment."""
+        supply = self._setup.supplies[source]
+        key = fold(self._setup.key, supply.key, self.segments[segment].parts[source].pass_number)
+        return Line(supply, key=key, at_least=self._at_least[source])
+
+    def _cut(self, segment: int) -> tuple[Runs, Int64]:
+        """Return the runs of a segment and the turns of each lane before it."""
+        start, num_steps, _ = self.segments[segment]
+        before = self._lane_counts(start)
+        runs = cut(
+            self._lane_counts(start + num_steps) - before,
+            world_size=self._setup.world_size,
+            batch_size=self._setup.batch_size,
+            most=max(1, *self._most),
+            room=max(1, sum(one for one in self._most if one > 1)),
+            reach=self._reach(),
+        )
+        return runs, before
+
+    def _reach(self) -> int:
+        """Return the copies of a run among which every source with repeats has as many as one of its samples."""
+        if len(self._most) == 1:
+            return 0  # a run of a single source has more than that
+        total, pairs = sum(self._setup.quota), zip(self._most, self._setup.quota, strict=True)
+        # A span of copies has its share of each source, give or take three.
+        return max((-(-(most + 3) * total // quota) for most, quota in pairs if most > 1), default=0)
+
+    def spans(self, run: Run, first: int, last: int) -> list[tuple[int, int]]:
+        """Return the copies of each source between two batches of a run, counted from the start of the segment."""
+        runs, _ = self.runs(run.segment)
+        start, num_steps, _ = self.segments[run.segment]
+        origin = self._setup.world * num_steps * self._per_turn + runs.first(run.lane, run.rank)
+        low, high = origin + first * runs.batch_size, origin + last * runs.batch_size
+        before = start * self._per_turn * self._setup.num_worlds
+        taken = [spread(self._setup.quota, before + at) for at in (0, low, high)]
+        return [(below - base, above - base) for base, below, above in zip(*taken, strict=True)]
+
+    def whole(self, run: Run) -> list[tuple[int, int]]:
+        """Return the copies of each source in a run, counted from the start of the segment."""
+        return self.spans(run, 0, int(self.runs(run.segment)[0].demand[run.lane]))
+
+    def copies(self, run: Run, first: int, last: int) -> Places:
+        """Return the copies between two batches of a run, source after source."""
+        found = []
+        for source, (span, all_of_it) in enumerate(zip(self.spans(run, first, last), self.whole(run), strict=True)):
+            begin, end = all_of_it
+            positions = np.arange(span[0] - begin, span[1] - begin)
+            within = round_by_round(positions, length=end - begin, rounds=self._rounds[source])
+            found.append(self._at(source, run.segment, begin + within))
+        return Places(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+
+    def shared(self, run: Run) -> tuple[Int64, Int64]:
+        """Return the samples that a run shares with the run before it, and with the one after it."""
+        before, after = [], []
+        for source, (low, high) in enumerate(self.whole(run)):
+            if self._most[source] > 1 and low < high:
+                edges = self._at(source, run.segment, np.array([low - 1, low, high - 1, high]))
+                outside_low, inside_low, inside_high, outside_high = self.samples(edges).tolist()
+                before += [inside_low] if outside_low == inside_low else []
+                after += [inside_high] if outside_high == inside_high else []
+        return np.array(before, np.int64), np.array(after, np.int64)
+
+    def remainder(self, source: int, segment: int) -> Places:
+        """Return what the pass of a source leaves over, without the samples at its ends: they lie on cuts."""
+        length, taken = self.line(source, segment).length, self._at_least[source]
+        left = self._at(source, segment, np.arange(taken, length) - self.segments[segment].parts[source].first)
+        samples = self.samples(left)
+        inner = (
+            (samples != samples[0]) & (samples != samples[-1])
+            if len(samples) and self._most[source] > 1
+            else slice(None)
+        )
+        return Places(*(column[inner] for column in left))
+
+    def samples(self, places: Places) -> Int64:
+        """Return a number for each place that is the same for copies of one sample and for nothing else, (n,)."""
+        result = places.row.copy()
+        for source, base in enumerate(self._first_sample):
+            here = places.source == source
+            result[here] += base[places.shard[here]]
+        return result
+
+    def _at(self, source: int, segment: int, positions: Int64) -> Places:
+        """Return copies of a source, counted from the start of a segment."""
+        copies = self.line(source, segment).at(self.segments[segment].parts[source].first + positions)
+        return Places(np.full(len(positions), source, np.int64), *copies)

@@ -1,0 +1,129 @@
+"""Can the promises be kept? If not, an error before the first step that says what to change.
+
+A plan is legal exactly if no sample has more copies in an epoch than its source has steps: then, and only then, all copies
+can go to different global batches. That depends neither on the number of workers nor on the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from equitar.errors import PlanError
+from equitar.laid import most_of
+from equitar.line import Supply
+from equitar.quota import Stretch
+from equitar.repeat import ONE
+from equitar.shape import Shape
+
+
+def checked_supplies(supplies: Sequence[Supply], steps: int | None) -> list[Supply]:
+    """Return the supplies sorted by name.
+
+    Raises:
+        PlanError: If there are none, names are not unique, or `steps` is not a positive number.
+    """
+    if steps is not None and (isinstance(steps, bool) or steps < 1):
+        raise PlanError(f"`steps` must be an integer >= 1; got {steps!r}")
+    ordered = sorted(supplies, key=lambda supply: supply.name)
+    for one, other in pairwise(ordered):
+        if one.name == other.name:
+            raise PlanError(f"names of sources must be unique; two are called {one.name!r}")
+    if not ordered:
+        raise PlanError("a plan needs at least one source; got none")
+    return ordered
+
+
+def check_debiased(
+    supplies: Sequence[Supply], shape: Shape, parts_at: Callable[[int], Sequence[Stretch]], *, by_size: bool
+) -> None:
+    """Raise PlanError if a debiased plan would break a promise.
+
+    Args:
+        supplies: The sources, sorted.
+        shape: The numbers of the plan.
+        parts_at: Gives the stretches of the schedule at a size of the global batch.
+        by_size: Whether every source gives just what it has.
+    """
+
+    def complaint(batch_size: int) -> str | None:
+        world = replace(shape, batch_size=batch_size)
+        parts = parts_at(world.global_batch)
+        quotas = [sum(column) for column in zip(*(part.quotas for part in parts), strict=True)]
+        wanted = [max(column) > 0 for column in zip(*(part.wanted for part in parts), strict=True)]
+        in_pass = [supply.copies // world.global_batch * world.global_batch for supply in supplies]
+        most = most_of(supplies, [quota * world.global_batch for quota in quotas], in_pass)
+        for supply, quota, copies, is_wanted in zip(supplies, quotas, most, wanted, strict=True):
+            found = _complaint(supply, quota, copies, world, is_wanted=is_wanted, by_size=by_size)
+            if found:
+                return found
+        return (
+            None if parts[-1].stop else f"the sources together give no global batch of {world.global_batch}{_of(world)}"
+        )
+
+    _raise_with_mend(complaint, shape)
+
+
+def check_mixed(
+    supplies: Sequence[Supply], shape: Shape, quota_at: Callable[[int], Sequence[int]], *, by_size: bool
+) -> None:
+    """Raise PlanError if a mixed plan would break a promise.
+
+    Args:
+        supplies: The sources, sorted.
+        shape: The numbers of the plan.
+        quota_at: Gives the copies of each source in an epoch at a size of the global batch.
+        by_size: Whether every source gives just what it has.
+    """
+
+    def complaint(batch_size: int) -> str | None:
+        world = replace(shape, batch_size=batch_size)
+        quotas = quota_at(world.global_batch)
+        steps = sum(quotas) // world.global_batch
+        if not steps:
+            return f"the sources have fewer than the {world.global_batch} samples of one global batch{_of(world)}"
+        in_pass = [supply.copies for supply in supplies]
+        for supply, quota, most in zip(supplies, quotas, most_of(supplies, quotas, in_pass), strict=True):
+            if not supply.total and (quota or by_size):
+                return f"source {supply.name!r} has no samples; leave it out or give it weight 0"
+            if most > steps:
+                return (
+                    f"source {supply.name!r} has up to {most} copies of a sample but {steps} global batches{_of(world)}"
+                )
+        return None
+
+    _raise_with_mend(complaint, shape)
+
+
+def _complaint(supply: Supply, quota: int, most: int, world: Shape, *, is_wanted: bool, by_size: bool) -> str | None:
+    """Return what is wrong with one source of a debiased plan."""
+    if not supply.total and (by_size or is_wanted):
+        return f"source {supply.name!r} has no samples; leave it out or give it weight 0"
+    if not quota and by_size:
+        kind = "samples" if supply.largest <= ONE else "copies"
+        needed = f"one global batch needs {world.global_batch}{_of(world)}"
+        return f"source {supply.name!r} has {supply.copies} {kind} but {needed}"
+    if not quota and is_wanted:
+        return f"source {supply.name!r} has a weight but its share of the steps rounds to none; raise it or `steps`"
+    if most > quota:
+        return f"source {supply.name!r} has up to {most} copies of a sample but {quota} global batches an epoch{_of(world)}"
+    return None
+
+
+def _of(shape: Shape) -> str:
+    return f" ({shape.world_size} ranks x {shape.batch_size})"
+
+
+def _raise_with_mend(complaint: Callable[[int], str | None], shape: Shape) -> None:
+    """Raise what is wrong at the batch size of a plan, with the largest batch size at which nothing is."""
+    found = complaint(shape.batch_size)
+    if found is None:
+        return
+    smaller = range(shape.batch_size - 1, 0, -1)
+    fitting = next((batch_size for batch_size in smaller if complaint(batch_size) is None), None)
+    if fitting is not None:
+        raise PlanError(f"{found}; lower `batch_size` to at most {fitting}")
+    raise PlanError(
+        f"{found}; no smaller `batch_size` helps: repeat less (`cap`, a lower threshold) or leave the source out"
+    )

@@ -1,0 +1,220 @@
+"""Where does a copy lie? All copies of one source in one pass, side by side on a circle.
+
+The shards of the source, in an order drawn for the pass, lie one after another, each row as often as it is repeated.
+Repeat factors are rounded to whole copies *systematically*: with C the running sum of the factors along the order of
+the shards and u in [0, 1) drawn for the pass, a row gets ``floor(C_i + u) - floor(C_{i-1} + u)`` copies. That is the floor
+or the ceiling of its factor, with mean exactly the factor, and the copies of a shard follow from the sum of its factors
+alone: a line over 200,000 shards is built from 200,000 integers, and only rows that are asked for are ever looked at.
+Within a shard, C runs in an order drawn for rounding only, so that no pattern of the rows meets the period of the factors.
+
+A line that must hold more copies than the source has is stretched: all factors are multiplied, exactly, so that a
+source which is seen 2.5 times gives each sample 2 or 3 times its factor.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from equitar.errors import PlanError
+from equitar.mix64 import Int64, Purpose, UInt64, draws, fold, multiply_shift, permutation, text_id
+from equitar.repeat import ONE, Rounding
+
+_STRETCH_BITS = 40  # a stretch of 2**-40 too much is less than one copy in 10**12
+_ROWS_KEPT = 16  # shards whose copies are remembered; a window touches a few
+
+
+class Copies(NamedTuple):
+    """Copies on a line, (n,) each: which shard and row, and which copy of that row in this pass."""
+
+    shard: Int64
+    row: Int64
+    copy: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """The factors of rows that are repeated once each. A class, so that it pickles."""
+
+    num_rows: Int64
+
+    def __call__(self, shard: int) -> Int64:
+        """Return `ONE` for each row of the shard."""
+        return np.full(self.num_rows[shard], ONE, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """What a plan knows of one source.
+
+    Attributes:
+        name: The source's name.
+        shard_ids: Ids of its shards, from their paths, (shards,).
+        num_rows: Samples in each shard, (shards,).
+        sums: Sum of the repeat factors of each shard's rows, (shards,), in units of 2**-20 copies.
+        largest: Largest repeat factor of a row, in units of 2**-20 copies.
+        factors: Gives the factors of one shard's rows, (rows,), in units of 2**-20 copies; 0 leaves a row out.
+        rounding: How factors become copies. `ceil` has been applied to the factors already.
+    """
+
+    name: str
+    shard_ids: UInt64
+    num_rows: Int64
+    sums: Int64
+    largest: int
+    factors: Callable[[int], Int64]
+    rounding: Rounding = "systematic"
+
+    @property
+    def total(self) -> int:
+        """Sum of all repeat factors, in units of 2**-20 copies."""
+        return int(self.sums.sum())
+
+    @property
+    def copies(self) -> int:
+        """Whole copies in one pass."""
+        return self.total >> 20
+
+    @property
+    def key(self) -> int:
+        """Id of the source, from its name."""
+        return text_id(self.name)
+
+    @staticmethod
+    def of(name: str, paths: list[str], factors: list[Int64], rounding: Rounding = "systematic") -> Supply:
+        """Return the supply of a source whose factors are all at hand: one array for each shard."""
+        return Supply(
+            name=name,
+            shard_ids=np.array([text_id(path) for path in paths], np.uint64),
+            num_rows=np.array([len(one) for one in factors], np.int64),
+            sums=np.array([int(one.sum()) for one in factors], np.int64),
+            largest=max((int(one.max(initial=0)) for one in factors), default=0),
+            factors=factors.__getitem__,
+            rounding=rounding,
+        )
+
+    @staticmethod
+    def once(name: str, paths: list[str], num_rows: Int64) -> Supply:
+        """Return the supply of a source without repeats."""
+        return Supply(
+            name=name,
+            shard_ids=np.array([text_id(path) for path in paths], np.uint64),
+            num_rows=num_rows,
+            sums=num_rows * ONE,
+            largest=ONE if num_rows.any() else 0,
+            factors=Once(num_rows),
+        )
+
+
+def stretch_for(total: int, at_least: int) -> int:
+    """Return the factor, in units of 2**-40, that makes at least `at_least` copies of `total` units; 2**40 if it has them."""
+    if at_least * ONE <= total:
+        return 1 << _STRETCH_BITS
+    stretch = -(-(at_least * ONE << _STRETCH_BITS) // total)
+    if stretch >= 1 << 63:
+        raise PlanError(f"a source may be seen at most {1 << 22} times an epoch; {at_least} copies need more than that")
+    return stretch
+
+
+def most_copies(supply: Supply, at_least: int) -> int:
+    """Return the largest number of copies that one sample can have on a line of at least `at_least` copies."""
+    if not supply.total:
+        return 0
+    largest = supply.largest
+    if supply.rounding == "bernoulli":  # drawn lengths may need a stretch of up to 2: floor(r) >= r / 2
+        largest = 2 * -(-largest >> 20) * ONE
+    scaled = -(-(largest * stretch_for(supply.total, at_least)) >> _STRETCH_BITS)
+    return -(-scaled >> 20)
+
+
+class Line:
+    """The copies of one source in one pass, on a circle that begins at a drawn copy.
+
+    Attributes:
+        length: Copies on the line; at least `at_least`.
+    """
+
+    def __init__(self, supply: Supply, *, key: int, at_least: int, ordered: bool = False) -> None:
+        """Lay the line.
+
+        Args:
+            supply: What is laid.
+            key: Key of the pass, folded from the seed, the source and the pass.
+            at_least: Copies that must lie on it; the supply must not be empty if there are any.
+            ordered: Keep shards and copies in order and begin at the first one.
+        """
+        if supply.rounding == "bernoulli":
+            supply = _drawn(supply, key)
+        self._supply, self._key = supply, key
+        num_shards = len(supply.shard_ids)
+        order = np.argsort(draws(fold(key, Purpose.SHARD_ORDER), supply.shard_ids), kind="stable")
+        self._order = np.arange(num_shards) if ordered else order  # (shards,), shard at each place of the line
+        self._sums = np.concatenate([[0], np.cumsum(supply.sums[self._order])])  # (shards + 1,), 2**-20 copies
+        self._stretch = stretch_for(int(self._sums[-1]), at_least)
+        self._offset = int(draws(fold(key, Purpose.ROUNDING_OFFSET), 0)) % ONE
+        self._starts = self._whole(self._sums)  # (shards + 1,), first copy of each place
+        self.length = int(self._starts[-1])
+        start = int(draws(fold(key, Purpose.LINE_START), 0)) % max(1, self.length)
+        self._rotation = 0 if ordered else start
+        self._ends: OrderedDict[int, Int64] = OrderedDict()
+
+    def _whole(self, sums: Int64) -> Int64:
+        """Return the whole copies before each running sum."""
+        if self._stretch != 1 << _STRETCH_BITS:
+            sums = multiply_shift(sums, self._stretch, shift=_STRETCH_BITS)
+        whole: Int64 = (sums + self._offset) >> 20
+        return whole
+
+    def copies(self, shard: int) -> Int64:
+        """Return how often each row of a shard lies on the line, (rows,)."""
+        place = int(np.flatnonzero(self._order == shard)[0])
+        return np.diff(self._row_ends(place), prepend=0)
+
+    def _row_ends(self, place: int) -> Int64:
+        """Return the running number of copies over the rows of the shard at a place, (rows,)."""
+        if place in self._ends:
+            self._ends.move_to_end(place)
+            return self._ends[place]
+        shard = int(self._order[place])
+        factors = self._supply.factors(shard)
+        order = permutation(fold(self._key, Purpose.ROUNDING_ORDER, int(self._supply.shard_ids[shard])), len(factors))
+        sums = self._sums[place] + np.concatenate([[0], np.cumsum(factors[order])])
+        copies = np.empty(len(factors), np.int64)
+        copies[order] = np.diff(self._whole(sums))
+        self._ends[place] = np.cumsum(copies)
+        if len(self._ends) > _ROWS_KEPT:
+            self._ends.popitem(last=False)
+        return self._ends[place]
+
+    def at(self, positions: Int64) -> Copies:
+        """Return the copies at positions of the circle, (n,); quickest where these increase."""
+        wrapped = (positions + self._rotation) % max(1, self.length)
+        place = np.searchsorted(self._starts, wrapped, side="right") - 1  # (n,), never an empty shard
+        row, copy = np.empty(len(wrapped), np.int64), np.empty(len(wrapped), np.int64)
+        cuts = [0, *(np.flatnonzero(np.diff(place)) + 1).tolist(), len(place)] if len(place) else [0]
+        for first, last in pairwise(cuts):
+            ends = self._row_ends(int(place[first]))
+            within = wrapped[first:last] - self._starts[place[first]]
+            here = np.searchsorted(ends, within, side="right")
+            row[first:last] = here
+            copy[first:last] = within - np.concatenate([[0], ends])[here]
+        shard: Int64 = self._order[place]
+        return Copies(shard, row, copy)
+
+
+def _drawn(supply: Supply, key: int) -> Supply:
+    """Return the supply with every factor drawn to its floor or ceiling, each row alone (Detectron2)."""
+
+    def factors(shard: int) -> Int64:
+        exact = supply.factors(shard)
+        key_of_shard = fold(key, Purpose.BERNOULLI, int(supply.shard_ids[shard]))
+        up = draws(key_of_shard, np.arange(len(exact))) >> np.uint64(44) < (exact % ONE).astype(np.uint64)
+        return (exact // ONE + up) * ONE
+
+    sums = np.array([int(factors(shard).sum()) for shard in range(len(supply.num_rows))], np.int64)
+    return replace(supply, factors=factors, sums=sums, rounding="systematic")

@@ -1,0 +1,142 @@
+"""Which part of which pass is an epoch? Epochs go on along an endless row of passes.
+
+A source that is asked for less than a pass an epoch continues where the last epoch stopped, so that every sample comes once
+a pass. Where an epoch crosses into the next pass it is cut into *segments*: within a segment every source stays in one pass,
+so a sample cannot meet its own next pass in a batch. A segment has no steps or at least as many as a sample can have copies,
+for only then can the copies be dealt to different batches; at most that many batches are lost at the end of a pass.
+
+A source that is asked for a pass or more an epoch starts a pass with each epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+
+class Part(NamedTuple):
+    """What one segment takes of one source: copies [first, first + num_copies) of the line of a pass."""
+
+    pass_number: int
+    first: int
+    num_copies: int
+
+
+class Segment(NamedTuple):
+    """Consecutive steps within which every source stays in one pass."""
+
+    start: int
+    num_steps: int
+    parts: tuple[Part, ...]
+
+
+def segments_of(
+    epoch: int,
+    *,
+    num_steps: int,
+    in_pass: Sequence[int],
+    most: int,
+    taken: Callable[[int], Sequence[int]],
+) -> list[Segment]:
+    """Return the segments of an epoch.
+
+    Args:
+        epoch: Which epoch, >= 0.
+        num_steps: Steps of every epoch, >= `most`.
+        in_pass: Copies that a pass of each source gives, (sources,).
+        most: Steps that a segment must have at least.
+        taken: Gives the copies taken of each source, (sources,), by the first so many steps of an epoch.
+
+    >>> for segment in segments_of(1, num_steps=3, in_pass=[40], most=1, taken=lambda step: [step * 10]):
+    ...     print(segment.start, segment.num_steps, *segment.parts)
+    0 1 Part(pass_number=0, first=30, num_copies=10)
+    1 2 Part(pass_number=1, first=0, num_copies=20)
+    """
+    quota = taken(num_steps)
+    passes, at = [0] * len(quota), [0] * len(quota)
+    now = 0
+    while True:
+        skip = min(epoch - now, _epochs_until_crossing(quota, in_pass, at))
+        now += skip
+        at = [
+            have + skip * each if each < whole else have for have, each, whole in zip(at, quota, in_pass, strict=True)
+        ]
+        crossings = _crossings(quota, in_pass, at, num_steps=num_steps, most=most, taken=taken)
+        if now == epoch:
+            return _cut(epoch, crossings, passes, at, num_steps=num_steps, in_pass=in_pass, taken=taken)
+        for source, step in crossings.items():
+            passes[source] += 1
+            at[source] = quota[source] - taken(step)[source]
+        for source, each in enumerate(quota):
+            if source not in crossings and each < in_pass[source]:
+                at[source] += each
+        now += 1
+
+
+def _epochs_until_crossing(quota: Sequence[int], in_pass: Sequence[int], at: Sequence[int]) -> int:
+    """Return how many whole epochs fit before some source runs out of its pass."""
+    fitting = [
+        (whole - have) // each for each, whole, have in zip(quota, in_pass, at, strict=True) if 0 < each < whole
+    ]  # a source that takes a whole pass or more starts one with every epoch: it never crosses
+    return min(fitting, default=1 << 62)
+
+
+def _crossings(
+    quota: Sequence[int],
+    in_pass: Sequence[int],
+    at: Sequence[int],
+    *,
+    num_steps: int,
+    most: int,
+    taken: Callable[[int], Sequence[int]],
+) -> dict[int, int]:
+    """Return the step of the epoch at which each source that runs out goes into its next pass."""
+    supplied = {
+        source: _steps_supplied(source, whole - have, num_steps, taken)
+        for source, (each, whole, have) in enumerate(zip(quota, in_pass, at, strict=True))
+        if each < whole and whole - have < each
+    }
+    result, last = {}, 0
+    for source in sorted(supplied, key=lambda one: (supplied[one], one)):
+        step = min(supplied[source], num_steps - most)
+        last = step if step - last >= most else last
+        result[source] = last
+    return result
+
+
+def _steps_supplied(source: int, left: int, num_steps: int, taken: Callable[[int], Sequence[int]]) -> int:
+    """Return the most steps whose copies of a source do not exceed what is left of its pass."""
+    low, high = 0, num_steps
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if taken(middle)[source] <= left else (low, middle - 1)
+    return low
+
+
+def _cut(
+    epoch: int,
+    crossings: dict[int, int],
+    passes: Sequence[int],
+    at: Sequence[int],
+    *,
+    num_steps: int,
+    in_pass: Sequence[int],
+    taken: Callable[[int], Sequence[int]],
+) -> list[Segment]:
+    """Cut the epoch where sources cross."""
+    edges = sorted({0, num_steps, *crossings.values()})
+    result = []
+    for start, stop in pairwise(edges):
+        before, after = taken(start), taken(stop)
+        parts = []
+        for source, whole in enumerate(in_pass):
+            count = after[source] - before[source]
+            if taken(num_steps)[source] >= whole:
+                parts.append(Part(epoch, before[source], count))
+            elif crossings.get(source, num_steps) <= start:
+                parts.append(Part(passes[source] + 1, before[source] - taken(crossings[source])[source], count))
+            else:
+                parts.append(Part(passes[source], at[source] + before[source], count))
+        result.append(Segment(start, stop - start, tuple(parts)))
+    return result

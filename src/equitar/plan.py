@@ -1,0 +1,255 @@
+"""What is emitted when, and by whom? Start reading here.
+
+A plan answers that before a single tar is opened, from a few integers for each shard:
+
+    repeat factors ─> quotas ─> schedule ─> segments ─> lanes and runs ─> windows on lines
+    (repeat)          (quota)   (schedule)  (passes)    (assign, laid)    (track, window, line)
+
+    quota      how many batches each source gives in an epoch
+    schedule   which source is drawn at each step: the same on every rank
+    segment    the part of an epoch that lies in one pass of a source
+    line       all copies of a source in one pass, on a circle
+    run        what one rank reads in one lane: consecutive copies of the line
+    window     the batches of a run that are shuffled together
+
+`debiased_plan` gives batches of one source, `mixed_plan` batches of all sources by share, and `exact.exact_plan` every sample
+once and in order. A plan is a pure function of its arguments. It answers for any step alone: resuming, or reading with other
+ranks and workers than it was made for, is a matter of asking for other steps and slots. A *slot* is a place in a global batch;
+rank r of R reads slots ``[r * G / R, (r + 1) * G / R)`` of the G of each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+from equitar.laid import Places, TrackSetup
+from equitar.legal import check_debiased, check_mixed, checked_supplies
+from equitar.line import Supply
+from equitar.mix64 import Int64, fold
+from equitar.quota import Changes, Stretch, Weights, largest_remainder, shares, stretches
+from equitar.schedule import Schedule, Shuffled, Straight
+from equitar.shape import Shape, SourceAccount, account_of, digest_of
+from equitar.track import Spot, Track
+
+Agree: TypeAlias = Literal["world", "rank"]
+Short: TypeAlias = Literal["error", "leave_out"]
+
+
+class Plan(Protocol):
+    """What executing asks of a plan.
+
+    Attributes:
+        num_steps: Steps of the epoch.
+        global_batch: Samples of a global batch.
+        digest: Names all that the plan depends on, apart from the epoch, in hexadecimal.
+        names: Names of the sources, sorted.
+        account: What the epoch takes of each source.
+    """
+
+    num_steps: int
+    global_batch: int
+    digest: str
+    names: tuple[str, ...]
+    account: tuple[SourceAccount, ...]
+
+    def places(self, step: int, first: int, last: int) -> Places:
+        """Return what lies in slots [first, last) of a step."""
+
+    def substitutes(self, step: int, slot: int) -> Iterator[tuple[int, int]]:
+        """Yield (shard, row) of samples of the same source that may stand in for a dropped one."""
+
+    def sources(self, rank: int) -> Int64 | None:
+        """Return the index of the source of every step on a rank, (steps,), or None where batches are mixed."""
+
+
+class _World(NamedTuple):
+    """Ranks that draw the same source at each step."""
+
+    schedule: Schedule
+    tracks: Sequence[Track | None]  # None: never drawn
+
+
+class _Slot(NamedTuple):
+    """Where a slot of a step lies."""
+
+    track: Track
+    spot: Spot
+    source: int | None  # None: the track has several
+    rank: int
+    place: int
+    batch_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Quotas:
+    """What each source gives in an epoch.
+
+    Attributes:
+        parts: Stretches of the schedule, counted in batches; None where batches are mixed.
+        copies: Copies of each source in an epoch, (sources,).
+        in_pass: Copies that a pass of each source gives, (sources,).
+        num_worlds: Worlds of ranks that draw alike.
+    """
+
+    parts: Sequence[Stretch] | None
+    copies: Sequence[int]
+    in_pass: Sequence[int]
+    num_worlds: int
+
+
+class StepPlan:
+    """A plan of equal steps, as `debiased_plan` and `mixed_plan` make it; see `Plan`."""
+
+    def __init__(self, supplies: Sequence[Supply], shape: Shape, quotas: _Quotas, detail: str) -> None:
+        """Keep what the plan is made of; a world is made when one of its slots is asked for."""
+        self._supplies, self._shape, self._quotas = supplies, shape, quotas
+        self._world = lru_cache(maxsize=None)(self._make_world)
+        self.global_batch = shape.global_batch
+        self.num_steps = sum(quotas.copies) // shape.global_batch
+        self.names = tuple(supply.name for supply in supplies)
+        self.account = account_of(supplies, quotas.copies, quotas.in_pass)
+        self.digest = digest_of(supplies, shape, detail)
+
+    def sources(self, rank: int) -> Int64 | None:
+        """Return the index of the source of every step on a rank, (steps,), or None where batches are mixed."""
+        schedule = self._world(rank if self._quotas.num_worlds > 1 else 0).schedule
+        return schedule.sources() if isinstance(schedule, Shuffled) else None
+
+    def places(self, step: int, first: int, last: int) -> Places:
+        """Return what lies in slots [first, last) of a step."""
+        found = []
+        slot = first
+        while slot < last:
+            at = self._locate(step, slot)
+            stop = min(at.batch_size, at.place + last - slot)
+            batch = at.track.batch(at.spot, at.rank)
+            part = Places(*(column[at.place : stop] for column in batch))
+            if at.source is not None:
+                part = part._replace(source=np.full(len(part.row), at.source, np.int64))
+            found.append(part)
+            slot += stop - at.place
+        if len(found) == 1:
+            return found[0]
+        return Places(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+
+    def substitutes(self, step: int, slot: int) -> Iterator[tuple[int, int]]:
+        """Yield (shard, row) of samples of the same source that may stand in for a dropped one."""
+        at = self._locate(step, slot)
+        return at.track.substitutes(at.spot, at.rank, at.place)
+
+    def _locate(self, step: int, slot: int) -> _Slot:
+        world, slot = divmod(slot, self.global_batch // self._quotas.num_worlds)
+        schedule, tracks = self._world(world)
+        turn = schedule.turn(step)
+        track = tracks[turn.source]
+        assert track is not None, "a source without quota has no turn"
+        spot, runs = track.spot(turn.ordinal, step % self._shape.lanes, turn.lane_ordinal)
+        rank, place = divmod(slot, runs.batch_size)
+        return _Slot(track, spot, None if len(tracks) == 1 else turn.source, rank, place, runs.batch_size)
+
+    def _make_world(self, world: int) -> _World:
+        shape, quotas = self._shape, self._quotas
+        if quotas.parts is None:
+            straight = Straight(self.num_steps, shape.lanes)
+            return _World(straight, [self._track(range(len(self._supplies)), world, straight)])
+        schedule = Shuffled(quotas.parts, key=fold(shape.seed, shape.epoch, world), lanes=shape.lanes)
+        sources = range(len(self._supplies))
+        return _World(
+            schedule, [self._track([one], world, schedule) if quotas.copies[one] else None for one in sources]
+        )
+
+    def _track(self, sources: Sequence[int], world: int, schedule: Schedule) -> Track:
+        shape, quotas = self._shape, self._quotas
+        setup = TrackSetup(
+            sources=sources,
+            supplies=[self._supplies[one] for one in sources],
+            quota=[quotas.copies[one] for one in sources],
+            in_pass=[quotas.in_pass[one] for one in sources],
+            num_steps=sum(quotas.copies[one] for one in sources) // shape.global_batch,
+            world=world,
+            num_worlds=quotas.num_worlds,
+            world_size=shape.world_size // quotas.num_worlds,
+            batch_size=shape.batch_size,
+            largest=shape.shuffle // shape.batch_size,
+            key=fold(shape.seed),
+            epoch=shape.epoch,
+        )
+        return Track(setup, lambda turns: schedule.lane_counts(sources[0], turns))
+
+
+def debiased_plan(
+    supplies: Sequence[Supply],
+    shape: Shape,
+    *,
+    weights: Weights | Changes | None,
+    steps: int | None,
+    agree: Agree,
+    short: Short,
+) -> StepPlan:
+    """Return the plan of batches that hold one source each.
+
+    Args:
+        supplies: The sources; their order does not matter.
+        shape: The numbers that every plan needs.
+        weights: Shares of the steps, or a list of (from_step, shares); None is by size.
+        steps: Steps of an epoch; None is one pass in all.
+        agree: Whether all ranks draw the same source at a step (`world`), or each rank its own (`rank`).
+        short: What to do with sources that cannot give one global batch a pass: `error`, or `leave_out`.
+
+    Raises:
+        PlanError: If the promises cannot be kept; it says with which `batch_size` they can.
+    """
+    supplies = checked_supplies(supplies, steps)
+    left_out = {one.name for one in supplies if one.copies < shape.global_batch} if short == "leave_out" else set()
+    supplies = [one for one in supplies if one.name not in left_out]
+
+    def parts_at(global_batch: int) -> list[Stretch]:
+        return stretches(supplies, global_batch=global_batch, weights=weights, steps=steps, left_out=left_out)
+
+    check_debiased(supplies, shape, parts_at, by_size=weights is None and steps is None)
+    parts = parts_at(shape.global_batch)
+    quotas = _Quotas(
+        parts=parts,
+        copies=[sum(column) * shape.global_batch for column in zip(*(part.quotas for part in parts), strict=True)],
+        in_pass=[supply.copies // shape.global_batch * shape.global_batch for supply in supplies],
+        num_worlds=shape.world_size if agree == "rank" else 1,
+    )
+    return StepPlan(supplies, shape, quotas, f"debiased {weights!r} {steps} {agree} {short}")
+
+
+def mixed_plan(
+    supplies: Sequence[Supply],
+    shape: Shape,
+    *,
+    weights: Weights | None,
+    steps: int | None,
+) -> StepPlan:
+    """Return the plan of batches that hold all sources by share.
+
+    Args:
+        supplies: The sources; their order does not matter.
+        shape: The numbers that every plan needs.
+        weights: Shares of the samples; None is by size.
+        steps: Steps of an epoch; None is one pass in all.
+
+    Raises:
+        PlanError: If the promises cannot be kept; it says with which `batch_size` they can.
+    """
+    supplies = checked_supplies(supplies, steps)
+    in_pass = [supply.copies for supply in supplies]
+
+    def quota_at(global_batch: int) -> list[int]:
+        total = (sum(in_pass) // global_batch if steps is None else steps) * global_batch
+        # By whole copies where each source is gone through once: no share may be more than its source has.
+        share = shares(supplies, weights, ()) if weights is not None else [Fraction(one) for one in in_pass]
+        return largest_remainder(share, total)
+
+    check_mixed(supplies, shape, quota_at, by_size=weights is None)
+    quotas = _Quotas(parts=None, copies=quota_at(shape.global_batch), in_pass=in_pass, num_worlds=1)
+    return StepPlan(supplies, shape, quotas, f"mixed {weights!r} {steps}")

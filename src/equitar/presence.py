@@ -1,0 +1,79 @@
+"""Which labels has which sample? Sparse rows: for each sample the ids of its labels, as a set.
+
+A dense (samples x classes) matrix of 1.7 million samples and 365 classes takes 2.5 GB as int32; sparse rows take 28 MB.
+Ids are kept as they were given: gaps stay gaps. How often a label occurs within a sample (boxes, words) is kept beside
+it for the instance-aware factor, and never enters a frequency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from equitar.mix64 import Int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Presence:
+    """Sparse rows of labels.
+
+    Attributes:
+        indptr: Row pointers, (rows + 1,), non-decreasing, from 0 to the number of entries.
+        ids: Label ids, (entries,), strictly increasing within a row.
+        counts: How often each label occurs in its sample, (entries,), >= 1.
+    """
+
+    indptr: Int64
+    ids: Int64
+    counts: Int64
+
+    def __post_init__(self) -> None:
+        if len(self.indptr) == 0 or self.indptr[0] != 0 or self.indptr[-1] != len(self.ids):
+            raise ValueError(f"`indptr` must run from 0 to the number of ids, {len(self.ids)}; got {self.indptr!r}")
+        if len(self.counts) != len(self.ids):
+            raise ValueError(f"`counts` must have one entry for each of {len(self.ids)} ids; got {len(self.counts)}")
+
+    @property
+    def num_rows(self) -> int:
+        """Number of samples."""
+        return len(self.indptr) - 1
+
+    def labels(self, row: int) -> Int64:
+        """Return the label ids of one row, increasing."""
+        return self.ids[self.indptr[row] : self.indptr[row + 1]]
+
+    @staticmethod
+    def of(label_sets: Iterable[Iterable[int]]) -> Presence:
+        """Return the sparse rows of lists of label ids; a label that occurs twice in a row is counted twice.
+
+        >>> rows = Presence.of([[17, 90, 17], [], [3]])
+        >>> rows.indptr.tolist(), rows.ids.tolist(), rows.counts.tolist()
+        ([0, 2, 2, 3], [17, 90, 3], [2, 1, 1])
+        """
+        ends, ids, counts = [0], [], []
+        for labels in label_sets:
+            values, times = np.unique(np.fromiter(labels, np.int64), return_counts=True)
+            ids.append(values)
+            counts.append(times.astype(np.int64))
+            ends.append(ends[-1] + len(values))
+        none = np.zeros(0, np.int64)
+        return Presence(
+            indptr=np.array(ends, np.int64),
+            ids=np.concatenate([none, *ids]),
+            counts=np.concatenate([none, *counts]),
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[Presence]) -> Presence:
+        """Return the rows of all parts, one after another."""
+        sizes = np.cumsum([0, *(len(part.ids) for part in parts)])
+        none = np.zeros(0, np.int64)
+        return Presence(
+            indptr=np.concatenate(
+                [none[:0], [0], *(part.indptr[1:] + at for part, at in zip(parts, sizes, strict=False))]
+            ),
+            ids=np.concatenate([none, *(part.ids for part in parts)]),
+            counts=np.concatenate([none, *(part.counts for part in parts)]),
+        )

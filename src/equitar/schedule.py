@@ -1,0 +1,157 @@
+"""Which source is drawn at each step? A shuffled multiset: every source comes exactly as often as its quota says.
+
+The schedule is made in blocks of 65,536 steps, so that its memory does not grow with the epoch. Each block holds what its
+sources are owed so far, and is shuffled within. It depends on (seed, epoch, quotas) and on nothing else: every rank and
+every worker computes the same one.
+
+A step belongs to lane ``step % lanes``. For each step a schedule knows how many steps of the same source came before it, in
+the epoch (`ordinal`) and in its lane (`lane_ordinal`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from equitar.mix64 import Int64, Purpose, fold, permutation
+from equitar.quota import Stretch, spread
+
+BLOCK = 65_536
+
+
+class Turn(NamedTuple):
+    """One step as its source sees it."""
+
+    source: int
+    ordinal: int
+    lane_ordinal: int
+
+
+class Schedule(Protocol):
+    """What a plan asks of a schedule."""
+
+    num_steps: int
+
+    def turn(self, step: int) -> Turn:
+        """Return whose turn a step is, and the how-manieth."""
+
+    def lane_counts(self, source: int, ordinal: int) -> Int64:
+        """Return how many of a source's first `ordinal` steps lie in each lane, (lanes,)."""
+
+
+class Straight:
+    """The schedule of a single source: it is drawn at every step."""
+
+    def __init__(self, num_steps: int, lanes: int) -> None:
+        """Make it for a number of steps and lanes."""
+        self.num_steps, self._lanes = num_steps, lanes
+
+    def turn(self, step: int) -> Turn:
+        """Return whose turn a step is, and the how-manieth."""
+        return Turn(0, step, step // self._lanes)
+
+    def lane_counts(self, source: int, ordinal: int) -> Int64:
+        """Return how many of the first `ordinal` steps lie in each lane, (lanes,)."""
+        assert source == 0
+        counts: Int64 = (ordinal + self._lanes - 1 - np.arange(self._lanes)) // self._lanes
+        return counts
+
+
+class _Block(NamedTuple):
+    """The steps of one block, (steps,) each."""
+
+    source: Int64
+    ordinal: Int64
+    lane_ordinal: Int64
+
+
+class Shuffled:
+    """The schedule of several sources with exact quotas."""
+
+    def __init__(self, parts: Sequence[Stretch], *, key: int, lanes: int) -> None:
+        """Make it; blocks are shuffled when they are asked for.
+
+        Args:
+            parts: The stretches of the epoch.
+            key: Key of the schedule, folded from the seed and the epoch.
+            lanes: Number of lanes, >= 1.
+        """
+        self._key, self._lanes = key, lanes
+        self.num_steps = parts[-1].stop
+        starts, counts = [], []
+        for part in parts:
+            edges = [*range(0, part.stop - part.start, BLOCK), part.stop - part.start]
+            owed = np.array([spread(part.quotas, edge) for edge in edges], np.int64)
+            starts += [part.start + edge for edge in edges[:-1]]
+            counts.append(np.diff(owed, axis=0))
+        self._starts = np.array(starts, np.int64)  # (blocks,), first step of each
+        self._counts = np.concatenate(counts)  # (blocks, sources), steps of each source
+        self._before = np.concatenate([np.zeros_like(self._counts[:1]), np.cumsum(self._counts, axis=0)])
+        self._lane_before: Int64 | None = None
+        self._block = lru_cache(maxsize=2)(self._shuffle)
+
+    def __getstate__(self) -> None:
+        raise TypeError("a schedule is made where it is used, not sent: it is a function of its arguments")
+
+    def sources(self) -> Int64:
+        """Return the source of every step, (steps,): for looking at, as it is as long as the epoch."""
+        return np.concatenate([self._sequence(block) for block in range(len(self._starts))])
+
+    def turn(self, step: int) -> Turn:
+        """Return whose turn a step is, and the how-manieth."""
+        block = int(np.searchsorted(self._starts, step, side="right")) - 1
+        at = step - int(self._starts[block])
+        return Turn(*(int(column[at]) for column in self._block(block)))
+
+    def lane_counts(self, source: int, ordinal: int) -> Int64:
+        """Return how many of a source's first `ordinal` steps lie in each lane, (lanes,)."""
+        table = self._lanes_before_blocks()
+        block = int(np.searchsorted(self._before[:, source], ordinal, side="left")) - 1
+        if block < 0:
+            return np.zeros(self._lanes, np.int64)
+        steps = np.flatnonzero(self._sequence(block) == source)[: ordinal - int(self._before[block, source])]
+        lanes = (int(self._starts[block]) + steps) % self._lanes
+        counts: Int64 = table[block, source] + np.bincount(lanes, minlength=self._lanes)
+        return counts
+
+    def _sequence(self, block: int) -> Int64:
+        """Return the source of each step of a block, (steps,)."""
+        counts = self._counts[block]
+        order = permutation(fold(self._key, Purpose.SCHEDULE, int(self._starts[block])), int(counts.sum()))
+        return np.repeat(np.arange(len(counts)), counts)[order]
+
+    def _shuffle(self, block: int) -> _Block:
+        source = self._sequence(block)
+        lane = (int(self._starts[block]) + np.arange(len(source))) % self._lanes
+        before = self._lanes_before_blocks()[block]  # (sources, lanes)
+        return _Block(
+            source,
+            self._before[block][source] + _times_before(source),
+            before[source, lane] + _times_before(source * self._lanes + lane),
+        )
+
+    def _lanes_before_blocks(self) -> Int64:
+        """Return the steps of each source in each lane before each block, (blocks + 1, sources, lanes)."""
+        if self._lane_before is None:
+            num_blocks, num_sources = self._counts.shape
+            table = np.zeros((num_blocks + 1, num_sources, self._lanes), np.int64)
+            for block, start in enumerate(self._starts.tolist()):
+                source = self._sequence(block)
+                cell = source * self._lanes + (start + np.arange(len(source))) % self._lanes
+                counts = np.bincount(cell, minlength=num_sources * self._lanes)
+                table[block + 1] = table[block] + counts.reshape(num_sources, self._lanes)
+            self._lane_before = table
+        return self._lane_before
+
+
+def _times_before(values: Int64) -> Int64:
+    """Return for each value how often it came before, (n,)."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    first = np.searchsorted(ordered, ordered, side="left")
+    result = np.empty(len(values), np.int64)
+    result[order] = np.arange(len(values)) - first
+    return result

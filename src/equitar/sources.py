@@ -1,0 +1,84 @@
+"""What does a user mix? Sources: named sets of tar shards, with what belongs to each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from equitar.mix64 import Purpose, draws, fold, text_id
+
+if TYPE_CHECKING:
+    from equitar.mix64 import UInt64
+
+Sample: TypeAlias = dict[str, Any]
+Stage: TypeAlias = Callable[[Iterable[Any]], Iterable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Keeps the `part`-th of `parts` disjoint parts of a source, by a hash of (source, key).
+
+    A key stays in its part whatever else is added to the source, moved or shuffled.
+    """
+
+    part: int
+    parts: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.part < self.parts:
+            raise ValueError(f"`part` must be in [0, {self.parts}); got {self.part}")
+
+    def __call__(self, source: str, keys: Sequence[str]) -> Iterator[bool]:
+        """Yield for each key whether it is in this part."""
+        key = fold(Purpose.SPLIT, text_id(source))
+        hashes: UInt64 = draws(key, [text_id(one) for one in keys])
+        return (int(one) % self.parts == self.part for one in hashes)
+
+
+def split(part: int, parts: int) -> Split:
+    """Return the selection of the `part`-th of `parts` disjoint parts of a source.
+
+    Args:
+        part: Which part, in [0, parts).
+        parts: How many parts there are, >= 1.
+
+    >>> train, val = split(0, 2), split(1, 2)
+    >>> keys = ["a", "b", "c", "d"]
+    >>> [one != other for one, other in zip(train("coco", keys), val("coco", keys))]
+    [True, True, True, True]
+    """
+    return Split(part, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A named set of shards that is drawn from as one.
+
+    Attributes:
+        name: What the source is called; it identifies the source in plans, weights, states and batches.
+        urls: A brace pattern, a glob, ``@FILE`` with one URL a line, or a sequence of these.
+        root: What the paths of its shards are relative to (default: their deepest common folder). The paths identify
+            the shards, so a source copied elsewhere gives the same plan.
+        sidecars: Folder of the sidecars, mirroring the paths below `root` (default: beside each shard).
+        keep: Selects rows: the name of a file of keys (``!FILE`` excludes them), `split(i, k)`, a share in (0, 1], or a
+            function of a shard's sidecar that returns a number >= 0 for each row; 0 leaves the row out.
+        stages: Per-sample stages of this source, which run before those of the builder.
+        storage_options: Options for fsspec.
+    """
+
+    name: str
+    urls: str | Sequence[str]
+    root: str | None = None
+    sidecars: str | None = None
+    keep: str | float | Split | Callable[[Any], Any] | None = None
+    stages: Sequence[Stage] = ()
+    storage_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError(f"`name` of a source must not be empty; got {self.name!r} for {self.urls!r}")
+        if not self.urls:
+            raise ValueError(f"`urls` must name at least one shard; got {self.urls!r} for source {self.name!r}")
+        if isinstance(self.keep, float | int) and not 0 < self.keep <= 1:
+            raise ValueError(f"`keep` must be a share in (0, 1]; got {self.keep!r} for source {self.name!r}")

@@ -1,0 +1,124 @@
+"""What lies in a batch? The batches of whatever takes one turn of the schedule, and what may stand in for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from equitar.assign import Runs
+from equitar.laid import Laid, Places, Run, TrackSetup
+from equitar.mix64 import Int64, Purpose, draws, fold
+from equitar.window import deal, window_of
+
+
+class Spot(NamedTuple):
+    """A batch of a lane: where in the track a turn lies."""
+
+    segment: int
+    lane: int
+    batch: int
+
+
+class Track:
+    """The batches of one turn-taker in one epoch."""
+
+    def __init__(self, setup: TrackSetup, lane_counts: Callable[[int], Int64]) -> None:
+        """Prepare the track; windows are dealt when they are asked for.
+
+        Args:
+            setup: What it is made from.
+            lane_counts: Gives how many of the track's first so many turns lie in each lane, (lanes,).
+        """
+        self._setup = setup
+        self._laid = Laid(setup, lane_counts)
+        self._starts = np.array([segment.start for segment in self._laid.segments])
+        self._windows: dict[tuple[int, int], tuple[int, int, Places]] = {}  # by lane and rank: steps only go forward
+
+    def spot(self, ordinal: int, lane: int, lane_ordinal: int) -> tuple[Spot, Runs]:
+        """Return where a turn lies, and how its segment is cut."""
+        segment = int(np.searchsorted(self._starts, ordinal, side="right")) - 1
+        runs, before = self._laid.runs(segment)
+        if runs.num_lanes == len(before):
+            return Spot(segment, lane, lane_ordinal - int(before[lane])), runs
+        return Spot(segment, 0, ordinal - self._laid.segments[segment].start), runs
+
+    def batch(self, spot: Spot, rank: int) -> Places:
+        """Return one batch of a run."""
+        runs, _ = self._laid.runs(spot.segment)
+        first, window = self._window(spot, rank)
+        at = (spot.batch - first) * runs.batch_size
+        return Places(*(column[at : at + runs.batch_size] for column in window))
+
+    def _edges(self, runs: Runs, lane: int, batch: int) -> tuple[int, int]:
+        largest = max(self._setup.largest, runs.smallest)
+        return window_of(batch, demand=int(runs.demand[lane]), smallest=runs.smallest, largest=largest)
+
+    def _window(self, spot: Spot, rank: int) -> tuple[int, Places]:
+        """Return the window around a batch, with its first batch; the latest of each run is remembered."""
+        first, last = self._edges(self._laid.runs(spot.segment)[0], spot.lane, spot.batch)
+        found = self._windows.get((spot.lane, rank))
+        if found is None or found[:2] != (spot.segment, first):
+            found = (spot.segment, first, self._deal(Run(spot.segment, spot.lane, rank), first, last))
+            self._windows[spot.lane, rank] = found
+        return first, found[2]
+
+    def _deal(self, run: Run, first: int, last: int) -> Places:
+        """Return a window, batch after batch."""
+        columns = self._laid.copies(run, first, last)
+        before, after = self._laid.shared(run)
+        where = (self._setup.epoch, self._setup.world, *self._setup.sources, run.segment, run.lane, first)
+        order = deal(
+            self._laid.samples(columns),
+            shared_before=before,
+            shared_after=after,
+            num_batches=last - first,
+            samples_key=fold(self._setup.key, Purpose.WINDOW_SAMPLES, *where, run.rank),
+            batches_key=fold(self._setup.key, Purpose.WINDOW_BATCHES, *where),
+        ).ravel()
+        return Places(*(column[order] for column in columns))
+
+    def substitutes(self, spot: Spot, rank: int, place: int) -> Iterator[tuple[int, int]]:
+        """Yield (shard, row) of samples that may stand in for the one at a place, of the same source.
+
+        They come from the runs of the same rank, the nearest window first, then from the remainder of the pass. A place
+        takes only samples whose hash falls on it, and samples on cuts are left out, so that no two consumers can choose the
+        same one, and none is in the global batch.
+        """
+        batch = self.batch(spot, rank)
+        source = int(batch.source[place])
+        key = fold(self._setup.key, Purpose.SUBSTITUTE, self._setup.epoch, *spot)
+        seen = set(self._laid.samples(batch).tolist())
+        for pool, slots, slot in self._pools(spot, rank, source):
+            samples = self._laid.samples(pool)
+            hashes = draws(key, samples)
+            for at in np.argsort(hashes, kind="stable").tolist():
+                sample = int(samples[at])
+                if int(hashes[at]) % slots == slot + place and pool.source[at] == source and sample not in seen:
+                    seen.add(sample)
+                    yield int(pool.shard[at]), int(pool.row[at])
+
+    def _pools(self, spot: Spot, rank: int, source: int) -> Iterator[tuple[Places, int, int]]:
+        """Yield samples that no other rank has at a step, with the number of slots that share them and the first of ours."""
+        runs, _ = self._laid.runs(spot.segment)
+        for turn in range(runs.num_lanes):
+            run = Run(spot.segment, (spot.lane + turn) % runs.num_lanes, rank)
+            for first, last in self._windows_from(runs, run.lane, spot.batch):
+                is_own = turn == 0 and first <= spot.batch < last
+                window = self._window(spot, rank)[1] if is_own else self._deal(run, first, last)
+                alone = ~np.isin(self._laid.samples(window), np.concatenate(self._laid.shared(run)))
+                yield Places(*(column[alone] for column in window)), runs.batch_size, 0
+        slots = runs.world_size * runs.batch_size
+        yield self._laid.remainder(source, spot.segment), slots, rank * runs.batch_size
+
+    def _windows_from(self, runs: Runs, lane: int, batch: int) -> Iterator[tuple[int, int]]:
+        """Yield the windows of a lane, from the one that holds a batch round to the one before it."""
+        demand = int(runs.demand[lane])
+        if demand == 0:
+            return
+        begin, at = self._edges(runs, lane, min(batch, demand - 1))
+        yield begin, at
+        while at % demand != begin:
+            first, at = self._edges(runs, lane, at % demand)
+            yield first, at
