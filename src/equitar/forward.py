@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 GZIP_MAGIC = b"\x1f\x8b"
-WINDOW = 4096  # headers of a few small members, or those around a large one
+WINDOW = 1 << 13  # holds the headers around one large member, and what is small between them
 _CHUNK = 1 << 16
 
 
@@ -33,6 +33,7 @@ class Forward:
         self._seek = seek
         self._held = first
         self._start = 0
+        self._window = WINDOW
 
     def take(self, at: int, length: int) -> bytes:
         """Return `length` bytes from position `at`; fewer only where the file ends."""
@@ -48,6 +49,8 @@ class Forward:
     def _fetch(self, at: int, length: int) -> bytes:
         """Move the window to `at`, and make it long enough."""
         skipped = at - self._start - len(self._held)
+        # Small gaps are cheaper to read than to step over, one system call each.
+        self._window = min(2 * self._window, _CHUNK) if skipped < WINDOW else WINDOW
         parts = [self._held[at - self._start :]] if skipped < 0 else []
         if skipped > 0 and self._seek:
             self._seek(at)
@@ -55,7 +58,7 @@ class Forward:
             skipped -= passed
         # Never more than a chunk at once: a length that lies about the file must not reserve memory.
         missing = length - sum(map(len, parts))
-        while missing > 0 and (part := self._read(min(max(missing, WINDOW), _CHUNK))):
+        while missing > 0 and (part := self._read(min(max(missing, self._window), _CHUNK))):
             parts.append(part)
             missing -= len(part)
         self._held, self._start = b"".join(parts), at

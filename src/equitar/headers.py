@@ -6,8 +6,6 @@ header lies, so errors state the broken rule only; `equitar.tar` adds the shard 
 
 from __future__ import annotations
 
-from struct import Struct
-from typing import NamedTuple
 from zlib import adler32
 
 BLOCK = 512
@@ -22,7 +20,6 @@ LONG_LINK = b"K"
 EXTENDED = frozenset({PAX, b"X", PAX_GLOBAL, LONG_NAME, LONG_LINK})  # X is how Solaris wrote x before POSIX
 MAX_EXTENDED = 1 << 24  # bytes; PAX records and long names are far shorter, so more is damage
 
-_LAYOUT = Struct("100s24x12s12x8sc100x8s80x155s12x")  # name, size, checksum, kind, magic with version, prefix
 _ADLER_BASE = 65521
 _SPACES = 8 * 0x20  # the checksum field counts as spaces in its own sum
 
@@ -31,16 +28,8 @@ class HeaderError(ValueError):
     """512 bytes are no tar header, or say something that cannot be."""
 
 
-class Header(NamedTuple):
-    """What the walk needs of one header block."""
-
-    name: bytes
-    size: int
-    kind: bytes
-
-
-def parse_header(block: bytes) -> Header:
-    """Return what a header block says; its checksum is verified.
+def parse_header(block: bytes) -> tuple[bytes, int, bytes]:
+    """Return name, size and kind of the member that a header block stands for; its checksum is verified.
 
     Args:
         block: Exactly 512 bytes.
@@ -50,25 +39,32 @@ def parse_header(block: bytes) -> Header:
     """
     if len(block) != BLOCK:
         raise HeaderError(f"only {len(block)} of the {BLOCK} bytes of a header are left, {_shown(block)!r}")
-    name, size_field, checksum, kind, magic, prefix = _LAYOUT.unpack(block)
-    try:
-        declared = int(checksum.strip(b" \0"), 8)
-        size = int(size_field.strip(b" \0") or b"0", 8)
+    declared = size = 0
+    try:  # numbers as nearly all writers write them, which `int` reads at once
+        declared = int(block[148:154], 8)
+        size = int(block[124:135], 8)
+        unusual = block[135] > 0x20  # a number that fills its field
     except ValueError:
-        declared, size = _number(checksum, "checksum", block), _number(size_field, "size", block)
+        unusual = True
+    if unusual:
+        declared = _number(block[148:156], "checksum", block)
+        size = _number(block[124:136], "size", block)
     # The low half of Adler-32 is 1 + the sum of the bytes, modulo 65521: the checksum at a tenth of the price of `sum`.
     if adler32(block[156:], adler32(block[:148])) & 0xFFFF != (declared - _SPACES + 1) % _ADLER_BASE:
-        _check_signed_sum(block, declared)
+        _check_sum(block, _number(block[148:156], "checksum", block))
+    end = block.find(b"\0", 0, 100)
+    name = block[: end if end >= 0 else 100]
+    kind = block[156:157]
+    if block[345] and block[257:263] == b"ustar\0":  # GNU keeps times where POSIX keeps the prefix
+        name = block[345:500].partition(b"\0")[0] + b"/" + name
+    if kind != b"0":
+        if kind == b"S":
+            raise HeaderError(f"member {name!r} is a sparse file, which holds other bytes than it stands for")
+        if kind == b"\0" and name.endswith(b"/"):
+            kind = b"5"  # v7 had no kind for folders
     if size < 0:
         raise HeaderError(f"the header {_shown(block)!r} has the negative size {size}")
-    name = name.partition(b"\0")[0]
-    if prefix[0] and magic[:6] == b"ustar\0":  # GNU keeps times where POSIX keeps the prefix
-        name = prefix.partition(b"\0")[0] + b"/" + name
-    if kind == b"S":
-        raise HeaderError(f"member {name!r} is a sparse file, which holds other bytes than it stands for")
-    if kind == b"\0" and name.endswith(b"/"):
-        kind = b"5"  # v7 had no kind for folders
-    return Header(name, size, kind)
+    return name, size, kind
 
 
 def _shown(block: bytes) -> bytes:
@@ -76,11 +72,11 @@ def _shown(block: bytes) -> bytes:
     return block[:40].rstrip(b"\0")
 
 
-def _check_signed_sum(block: bytes, declared: int) -> None:
-    """Accept the sum of old writers that took bytes for signed."""
+def _check_sum(block: bytes, declared: int) -> None:
+    """Take the checksum at its word; old writers took bytes for signed."""
     rest = block[:148] + block[156:]
     unsigned = sum(rest) + _SPACES
-    if declared != unsigned - 256 * sum(byte > 127 for byte in rest):
+    if declared not in (unsigned, unsigned - 256 * sum(byte > 127 for byte in rest)):
         raise HeaderError(
             f"the header {_shown(block)!r} has checksum {declared:o} but its bytes give {unsigned:o} (octal)"
         )
@@ -118,6 +114,11 @@ def pax_records(body: bytes) -> dict[bytes, bytes]:
     return records
 
 
+def says_something(body: bytes) -> bool:
+    """Whether the records of a PAX header may be on name or data; most are on times and owners only."""
+    return b"path=" in body or b"size=" in body or b"GNU.sparse" in body
+
+
 class Extended:
     """What extended headers say of the members after them.
 
@@ -137,8 +138,7 @@ class Extended:
         self.unused = kind != PAX_GLOBAL
         if kind == LONG_NAME:
             self._next.setdefault(b"path", body.partition(b"\0")[0])
-        elif kind != LONG_LINK and (b"path=" in body or b"size=" in body or b"GNU.sparse" in body):
-            # Times and owners need not be parsed, and most PAX headers hold nothing else.
+        elif kind != LONG_LINK and says_something(body):
             (self._lasting if kind == PAX_GLOBAL else self._next).update(pax_records(body))
         self.pending = self.unused or bool(self._lasting)
 

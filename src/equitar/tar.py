@@ -19,6 +19,7 @@ from equitar.walking import Member, Walk, walk
 __all__ = ["Member", "MemberTable", "Walk", "member_table", "split_name", "walk", "wants_fields"]
 
 _NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")  # as in webdataset, for names that need its every quirk
+_NO_KEY = "\ud800"  # begins no name: decoding never gives it
 _META = re.compile(r"__[^/]*__($|/)")
 _RESERVED = ("__key__", "__url__", "__bad__", "__local_path__")  # what webdataset itself keeps in a sample
 _MEND = "write the shard anew, with the files of a sample side by side and named once"
@@ -94,13 +95,7 @@ def member_table(members: Iterable[Member], where: str) -> MemberTable:
             field has a name that webdataset keeps for itself, or the tar was cut within its last sample.
     """
     rows = _Rows(where)
-    passed = []
-    for member in members:
-        parts = split_name(member.name)
-        if parts is None:
-            passed.append(member.name)
-        else:
-            rows.add(*parts, member)
+    rows.add_all(members)
     rows.check_names()
     has_end_mark = members.has_end_mark if isinstance(members, Walk) else True
     if not has_end_mark:
@@ -114,7 +109,7 @@ def member_table(members: Iterable[Member], where: str) -> MemberTable:
         size=np.array(rows.size, np.int64),
         sliceable=members.sliceable if isinstance(members, Walk) else True,
         contents=rows.contents,
-        notes=(*_notes_on_names(rows, passed), *([] if has_end_mark else ["no end mark: the tar may have been cut"])),
+        notes=(*_notes_on_names(rows), *([] if has_end_mark else ["no end mark: the tar may have been cut"])),
     )
 
 
@@ -123,7 +118,6 @@ class _Rows:
 
     def __init__(self, where: str) -> None:
         self.where = where
-        self.key: str | None = None
         self.row_of: dict[str, int] = {}
         self.starts: list[int] = []
         self.fields: dict[str, int] = {}
@@ -131,33 +125,55 @@ class _Rows:
         self.offset: list[int] = []
         self.size: list[int] = []
         self.contents: list[dict[str, bytes]] = []
+        self.passed: list[str] = []  # names that belong to no sample
 
-    def add(self, key: str, field: str, member: Member) -> None:
-        """Add a member to the sample at hand, or begin the next."""
-        if key != self.key:
-            if key in self.row_of:
-                before = self.offset[self.starts[self.row_of[key]]]
-                raise ShardError(
-                    f"{self.where} has key {key!r} again at byte {member.offset} ({member.name!r}), after it began at byte "
-                    f"{before} and key {self.key!r} came between; {_MEND}"
-                )
-            self.key = key
-            self.row_of[key] = len(self.starts)
-            self.starts.append(len(self.field))
-            self.contents.append({})
-        number = self.fields.setdefault(field, len(self.fields))
-        here = self.field[self.starts[-1] :]
-        if number in here:
-            before = self.offset[self.starts[-1] + here.index(number)]
+    def add_all(self, members: Iterable[Member]) -> None:
+        """Group members; what differs from the member before is looked at, for most have its key."""
+        fields, numbers, offsets, sizes = self.fields, self.field, self.offset, self.size
+        key, dotted, here = None, _NO_KEY, set[int]()
+        for member in members:
+            name, offset, size, data = member
+            if name.startswith(dotted) and "/" not in (rest := name[len(dotted) :]):
+                field = rest.lower()
+            else:
+                parts = split_name(name)
+                if parts is None:
+                    self.passed.append(name)
+                    continue
+                if parts[0] != key:
+                    key, here = parts[0], set()
+                    dotted = f"{key}." if not key.startswith("__") else _NO_KEY  # a meta name may begin with such a key
+                    self._begin(key, member)
+                field = parts[1]
+            number = fields.setdefault(field, len(fields))
+            if number in here:
+                raise self._twice(field, member)
+            here.add(number)
+            numbers.append(number)
+            offsets.append(offset)
+            sizes.append(size)
+            if data is not None:
+                self.contents[-1][field] = data
+
+    def _begin(self, key: str, member: Member) -> None:
+        """Begin a row."""
+        if key in self.row_of:
+            before = self.offset[self.starts[self.row_of[key]]]
             raise ShardError(
-                f"{self.where} has field {field!r} of key {key!r} twice, at bytes {before} and {member.offset} "
-                f"({member.name!r}); {_MEND}"
+                f"{self.where} has key {key!r} again at byte {member.offset} ({member.name!r}), after it began at byte "
+                f"{before} and key {next(reversed(self.row_of))!r} came between; {_MEND}"
             )
-        self.field.append(number)
-        self.offset.append(member.offset)
-        self.size.append(member.size)
-        if member.data is not None:
-            self.contents[-1][field] = member.data
+        self.row_of[key] = len(self.starts)
+        self.starts.append(len(self.field))
+        self.contents.append({})
+
+    def _twice(self, field: str, member: Member) -> ShardError:
+        start = self.starts[-1]
+        before = self.offset[start + self.field[start:].index(self.fields[field])]
+        return ShardError(
+            f"{self.where} has field {field!r} of key {next(reversed(self.row_of))!r} twice, at bytes {before} and "
+            f"{member.offset} ({member.name!r}); {_MEND}"
+        )
 
     def check_names(self) -> None:
         """Refuse keys that differ by ``./`` only, and fields that webdataset would overwrite."""
@@ -184,14 +200,15 @@ class _Rows:
         lost = [field for field, number in self.fields.items() if number in common - set(self.field[self.starts[-1] :])]
         if lost:
             raise ShardError(
-                f"{self.where} ends without an end mark, and its last sample {self.key!r} has no {', '.join(lost)} but all "
+                f"{self.where} ends without an end mark, and its last sample {next(reversed(self.row_of))!r} has no {', '.join(lost)} but all "
                 "others do, so it was cut there; copy or download the shard again"
             )
 
 
-def _notes_on_names(rows: _Rows, passed: list[str]) -> list[str]:
+def _notes_on_names(rows: _Rows) -> list[str]:
     """Say what is legal and yet mostly a mistake."""
     notes = []
+    passed = rows.passed
     hidden = [name for name in passed if name.rpartition("/")[2].startswith(".")]
     if hidden:
         notes.append(f"{len(hidden)} hidden files passed over, such as {hidden[0]!r}")

@@ -23,6 +23,7 @@ from equitar.headers import (
     Extended,
     HeaderError,
     parse_header,
+    says_something,
 )
 
 _MEND = "copy or download the shard again"
@@ -107,18 +108,25 @@ class Walk(Iterator[Member]):
     def _walk(self) -> Iterator[Member]:
         take, want, length = self._bytes.take, self._want, self._length
         extended = Extended()
-        alike, alike_size = b"", 0  # PAX headers of one writer are mostly equal, byte for byte
+        # PAX headers as some writers put one before each member, only for its time: few spellings, often the same.
+        silent: tuple[bytes, ...] = ()
         at = 0
-        while (block := take(at, BLOCK)) and block != ZEROS:
+        while True:
             self._at = at
-            begin = at + BLOCK
-            if block == alike:
-                raw_name, size, kind = b"", alike_size, PAX
+            block = take(at, 3 * BLOCK)
+            is_waiting = block.startswith(silent) and not says_something(block[BLOCK : 2 * BLOCK])
+            if is_waiting:
+                self._at = at = at + 2 * BLOCK
+                block = block[2 * BLOCK :]
             else:
-                raw_name, size, kind = parse_header(block)
+                block = block[:BLOCK]
+            if block == ZEROS or not block:
+                break
+            raw_name, size, kind = parse_header(block)
+            begin = at + BLOCK
             if kind in EXTENDED:
-                if kind == PAX:
-                    alike, alike_size = block, size
+                if kind == PAX and 0 < size <= BLOCK and len(silent) < 4:
+                    silent += (block,)
                 extended.add(kind, self._body(begin, size))
                 at = begin + (size + 511 & -512)
                 continue
@@ -133,7 +141,7 @@ class Walk(Iterator[Member]):
                 raise self._cut(raw_name, begin, size)
             if kind in REGULAR:
                 yield Member(name, begin, size, data)
-        self._end(at, block, extended)
+        self._end(at, block, is_waiting=is_waiting or extended.unused)
 
     def _body(self, begin: int, size: int) -> bytes:
         """Return the body of an extended header."""
@@ -152,10 +160,10 @@ class Walk(Iterator[Member]):
             f"member {name!r} declares {size} bytes from byte {begin} but {left} are left with the padding"
         )
 
-    def _end(self, at: int, block: bytes, extended: Extended) -> None:
+    def _end(self, at: int, block: bytes, *, is_waiting: bool) -> None:
         """Check how the tar ends, at a block that is zero or missing."""
         self._at = at
-        if extended.unused:
+        if is_waiting:
             raise HeaderError("the tar ends after an extended header whose member is missing")
         if not block and self._length is not None and at < self._length:
             raise HeaderError(f"the file ends here but its size was said to be {self._length}")
