@@ -144,7 +144,7 @@ def read_labels(path: str, *, classes: Vocabulary | None = None, crowd: bool = T
     ids, vocabulary = encoded(keys, labels, given=vocabulary, wanted=classes, where=path)
     return LabelTable(
         path=path,
-        digest=_digest(raw + bytes([crowd])),
+        digest=_digest(raw + repr((crowd, classes)).encode("utf-8", "surrogateescape")),
         presence=presence_of(ids),
         vocabulary=vocabulary,
         keys=tuple(keys),

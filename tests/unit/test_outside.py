@@ -163,7 +163,7 @@ def test_a_name_that_several_images_share_is_an_error_when_it_is_asked_for(tmp_p
     table = read_labels(write(tmp_path, "instances.json", {**COCO, "images": images, "annotations": []}))
     assert looked_up(table, "a/x", "b/x") == [[], []]
     assert looked_up(table, "y") == [[]]
-    with pytest.raises(LabelError, match="key 'x' of x.tar has several rows in .* by its base name"):
+    with pytest.raises(LabelError, match=r"key 'x' of x\.tar has several rows in .* by its base name"):
         table.match(["x", "y"], where="x.tar")
 
 

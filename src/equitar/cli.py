@@ -1,0 +1,190 @@
+"""The command line: words in, one function of the package called, a table or a one-line error out.
+
+SOURCE is ``name=urls``. A shell expands braces before we see them, so that equal names on one line are one source:
+``cc3m=/data/cc3m-{000..331}.tar`` arrives as 332 words, and quoted as one; both mean the same.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from equitar.errors import SourceError
+from equitar.indexing import IndexReport, check, index
+from equitar.outside import read_classes, read_labels
+from equitar.sources import Source
+
+_NAMED = re.compile(r"(?P<name>[\w.+-]+)=(?P<urls>.+)", re.DOTALL)
+_DEBUG = "equitar.debug"  # in a context's `meta`, which a group shares with its commands
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def parse_sources(words: Sequence[str], *, root: str | None = None, sidecars: str | None = None) -> list[Source]:
+    """Return the sources that ``name=urls`` words name, in the order in which the names first occur.
+
+    >>> [(one.name, one.urls) for one in parse_sources(["a=1.tar", "b=x-{0..9}.tar", "a=2.tar"])]
+    [('a', ('1.tar', '2.tar')), ('b', 'x-{0..9}.tar')]
+    """
+    urls_of: dict[str, list[str]] = {}
+    for word in words:
+        named = _NAMED.fullmatch(word)
+        if named is None:
+            raise SourceError(f"SOURCE must be name=urls; got {word!r}; write, say, train={word or 'shard-*.tar'}")
+        urls_of.setdefault(named["name"], []).append(named["urls"])
+    return [
+        Source(name=name, urls=urls[0] if len(urls) == 1 else tuple(urls), root=root, sidecars=sidecars)
+        for name, urls in urls_of.items()
+    ]
+
+
+class Commands(click.Group):
+    """A group whose commands end in one line and exit code 1 where the package raises, or in its trace with --debug."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that the line names."""
+        try:
+            return super().invoke(ctx)
+        except (ValueError, RuntimeError, OSError) as error:
+            # Click's own errors are RuntimeErrors, and know better how they are to be shown.
+            if ctx.meta.get(_DEBUG) or isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):
+                raise
+            raise click.ClickException(str(error) or repr(error)) from error
+
+
+def debug_option(command: Command) -> Command:
+    """Give a command (or the group) the option --debug."""
+
+    def remember(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+        ctx.meta[_DEBUG] = ctx.meta.get(_DEBUG) or value
+
+    shown = "Show the trace of an error, not only its line."
+    return click.option("--debug", is_flag=True, expose_value=False, callback=remember, help=shown)(command)
+
+
+def source_options(command: Command) -> Command:
+    """Give a command the argument SOURCE... and the options that say where shards and sidecars are."""
+    for option in (
+        debug_option,
+        click.option(
+            "--sidecars", metavar="DIR", help="Folder of the sidecars, mirroring the shards' (default: beside each)."
+        ),
+        click.option(
+            "--root", metavar="DIR", help="What the shards' paths are relative to (default: their common folder)."
+        ),
+        click.argument("words", metavar="SOURCE...", nargs=-1, required=True),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@debug_option
+def main() -> None:
+    """Debiased batches and repeated samples from WebDataset shards, planned before a tar is opened.
+
+    Shards are indexed once; all else reads what `index` wrote. SOURCE is name=urls, where urls is a path, a brace
+    pattern, a glob or @FILE with one a line; equal names on one line are one source.
+
+    \b
+      equitar index cc3m=/data/cc3m-{000000..000331}.tar --labels cls
+      equitar check cc3m=/data/cc3m-{000000..000331}.tar
+    """
+    if "" not in sys.path:  # `package.module:function` may be a file of the user's, here
+        sys.path.insert(0, "")
+
+
+@main.command("index")
+@source_options
+@click.option("--labels", metavar="SPEC", help="Labels in the shards: cls, json:PATH, npy or package.module:function.")
+@click.option("--labels-from", metavar="FILE", help="Labels by key from .tsv, .csv, .jsonl, or COCO's or LVIS's .json.")
+@click.option("--classes", metavar="FILE", help="Vocabulary: a name a line (ids from 0), or id<TAB>name.")
+@click.option(
+    "--missing",
+    type=click.Choice(["error", "empty"]),
+    default="error",
+    show_default=True,
+    help="Samples without a label.",
+)
+@click.option("--without-crowd", is_flag=True, help="Leave out COCO's crowd annotations.")
+@click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Processes (default: one for each core).")
+@click.option("--force", is_flag=True, help="Read shards again whose sidecars are up to date.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def index_command(
+    words: tuple[str, ...],
+    root: str | None,
+    sidecars: str | None,
+    labels: str | None,
+    labels_from: str | None,
+    classes: str | None,
+    missing: Any,
+    without_crowd: bool,
+    jobs: int | None,
+    force: bool,
+    quiet: bool,
+) -> None:
+    """Write what planning needs: a sidecar for each shard, a summary for each source.
+
+    Only headers and labels are read, only of shards that are new or changed. Stopped, it goes on where it was.
+
+    \b
+      equitar index cc3m=/data/cc3m-{000000..000331}.tar                     no labels: serves `debiased`
+      equitar index train='/data/train-*.tar' --labels cls --classes names.txt
+      equitar index lvis=/data/lvis-{000..099}.tar --labels 'json:annotations[].category_id'
+      equitar index coco=@shards.txt --labels-from instances_train2017.json --jobs 8
+    """
+    vocabulary = read_classes(classes) if classes else None
+    table = read_labels(labels_from, classes=vocabulary, crowd=not without_crowd) if labels_from else None
+    report = index(
+        parse_sources(words, root=root, sidecars=sidecars),
+        labels=labels,
+        labels_from=table,
+        classes=vocabulary,
+        missing=missing,
+        jobs=jobs,
+        progress=not quiet,
+        force=force,
+    )
+    click.echo(_table(report))
+
+
+@main.command("check")
+@source_options
+@click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Processes (default: one for each core).")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def check_command(
+    words: tuple[str, ...], root: str | None, sidecars: str | None, jobs: int | None, quiet: bool
+) -> None:
+    """Compare sidecars with shards: sizes, and digests of all headers and label bytes.
+
+    \b
+      equitar check cc3m=/data/cc3m-{000000..000331}.tar
+    """
+    problems = check(parse_sources(words, root=root, sidecars=sidecars), jobs=jobs, progress=not quiet)
+    if problems:
+        raise click.ClickException("\n".join([f"{len(problems)} shards differ from their sidecars", *problems]))
+    click.echo("all sidecars are those of their shards")
+
+
+def _table(report: IndexReport) -> str:
+    rows = [("source", "written", "up to date", "samples", "MB")]
+    rows += [
+        (one.name, f"{one.written:,}", f"{one.skipped:,}", f"{one.samples:,}", f"{one.bytes / 1e6:,.1f}")
+        for one in report.sources
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    ]
+    return "\n".join([*lines, *(f"{one.name}: {note}" for one in report.sources for note in one.notes)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""What is done for one shard when it is indexed or checked? It runs in any process, and knows of no other shard."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from equitar.errors import SidecarError, StaleSidecarError
+from equitar.labels import Extractor, Labels, Missing, labels_from_spec, no_label
+from equitar.mix64 import Int64
+from equitar.outside import LabelTable, Vocabulary, encoded, presence_of
+from equitar.presence import Presence
+from equitar.sidecar import ClassNames, Sidecar, digest_of, read_sidecar, sidecar_of, write_sidecar
+from equitar.storage import open_shard, size_of
+from equitar.summary import Summary, summarize
+from equitar.tar import MemberTable, member_table, walk, wants_fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """Where a shard and its sidecar are.
+
+    Attributes:
+        path: Below the root of its source.
+        url: What opens it.
+        sidecar: URL of its sidecar.
+        options: For fsspec.
+        mend: The command that indexes its source, for errors.
+    """
+
+    path: str
+    url: str
+    sidecar: str
+    options: Mapping[str, Any] | None
+    mend: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How labels are made, for all shards alike.
+
+    Attributes:
+        spec: What sidecars say of it: the spec or file of the labels, then lines of what else decides them.
+        extract: Reads labels in the shard, if they are there.
+        table: Labels by key, if they are elsewhere.
+        vocabulary: The classes there are, if that is known beforehand.
+        missing: Whether a sample without its label is an error.
+        force: Whether to make sidecars that are there already.
+    """
+
+    spec: str
+    extract: Extractor | None
+    table: LabelTable | None
+    vocabulary: Vocabulary | None
+    missing: Missing
+    force: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What is left to know of a shard that is done.
+
+    Attributes:
+        row: The summary of this shard alone.
+        written: Whether its sidecar was made now.
+        notes: What is odd in it.
+        matched: Row of the table of labels for each sample, -1 for none; None if there is no table.
+        rule: By which rule they were found.
+    """
+
+    row: Summary
+    written: bool
+    notes: tuple[str, ...] = ()
+    matched: Int64 | None = None
+    rule: str = ""
+
+
+def spool(recipe: Recipe, folder: str) -> str:
+    """Write a recipe for other processes, once; a table in it may be larger than all that tasks else say."""
+    path = Path(folder) / "recipe.pickle"
+    path.write_bytes(pickle.dumps(recipe))
+    return str(path)
+
+
+@lru_cache(maxsize=1)
+def spooled(path: str) -> Recipe:
+    """Return the recipe at a path, read once in each process."""
+    recipe: Recipe = pickle.loads(Path(path).read_bytes())  # noqa: S301 - of our own, in a folder of our own
+    return recipe
+
+
+def index_shard(shard: Shard, *, recipe_path: str) -> Outcome:
+    """Make the sidecar of a shard, unless one is there that fits."""
+    recipe = spooled(recipe_path)
+    shard_size = size_of(shard.url, shard.options)
+    there = None if recipe.force else _fitting(shard, shard_size)
+    # A sidecar asked for without labels may have some: they cost somebody work, and a mend in an error names none.
+    if there is not None and recipe.spec in ("", there.label_spec):
+        matched, rule = _matched(recipe.table, there.keys, shard)
+        return Outcome(row=summarize([shard.path], [there]), written=False, matched=matched, rule=rule)
+    table = None
+    if there is None or recipe.table is None:  # labels from elsewhere need no second walk
+        table = _walked(shard, shard_size, recipe.extract)
+    keys = table.keys if table else there.keys if there else []
+    matched, rule = _matched(recipe.table, keys, shard)
+    presence, class_names = None, None
+    if recipe.table is not None and matched is not None:
+        presence, class_names = _joined(recipe.table, matched, keys, recipe.missing, shard)
+    elif recipe.extract is not None and table is not None:
+        presence, class_names = _extracted(table, recipe.extract, recipe.vocabulary, shard.url)
+    base = table or there
+    assert base is not None
+    sidecar = sidecar_of(
+        base, shard_size=shard_size, presence=presence, class_names=class_names, label_spec=recipe.spec
+    )
+    write_sidecar(shard.sidecar, sidecar, storage_options=shard.options)
+    notes = table.notes if table else ()
+    row = summarize([shard.path], [sidecar])
+    return Outcome(row=row, written=True, notes=notes, matched=matched, rule=rule)
+
+
+def rename_classes(shard: Shard, *, class_names: ClassNames) -> Outcome:
+    """Give a sidecar other ids for its class names, so that all of a source have the same."""
+    sidecar = read_sidecar(shard.sidecar, mend=shard.mend, storage_options=shard.options)
+    if sidecar.class_names != class_names:
+        presence = sidecar.presence
+        if presence is not None and sidecar.class_names is not None:
+            id_of = dict(zip(class_names[1], class_names[0], strict=True))
+            name_of = dict(zip(*sidecar.class_names, strict=True))
+            ids = np.array([id_of[name_of[one]] for one in presence.ids.tolist()], np.int64)
+            rows = np.repeat(np.arange(presence.num_rows), np.diff(presence.indptr))
+            order = np.lexsort((ids, rows))  # ids rise within a row, under whatever numbers
+            presence = Presence(indptr=presence.indptr, ids=ids[order], counts=presence.counts[order])
+        digest = digest_of(sidecar, presence)
+        sidecar = replace(sidecar, presence=presence, class_names=class_names, digest=digest)
+        write_sidecar(shard.sidecar, sidecar, storage_options=shard.options)
+    return Outcome(row=summarize([shard.path], [sidecar]), written=False)
+
+
+def check_shard(shard: Shard) -> Outcome:
+    """Compare a shard with its sidecar: its size, its headers, and the bytes of labels that are in it.
+
+    Raises:
+        SidecarError: If they do not agree.
+    """
+    sidecar = read_sidecar(shard.sidecar, mend=shard.mend, storage_options=shard.options)
+    shard_size = size_of(shard.url, shard.options)
+    if shard_size != sidecar.shard_size:
+        seen = f"{shard.url} has {shard_size} bytes but its sidecar is of {sidecar.shard_size}"
+        raise StaleSidecarError(f"{seen}; {_mend(shard, sidecar)}")
+    extract = _extractor_of(sidecar)
+    table = _walked(shard, shard_size, extract)
+    presence = sidecar.presence
+    if extract is not None:
+        vocabulary = Vocabulary(*sidecar.class_names) if sidecar.class_names else None
+        presence, _ = _extracted(table, extract, vocabulary, shard.url)
+    if digest_of(table, presence) != sidecar.digest:
+        same = digest_of(table, sidecar.presence) == sidecar.digest
+        what = "labels" if same else "members"
+        raise StaleSidecarError(
+            f"{shard.url} has other {what} than its sidecar says; {_mend(shard, sidecar)} and --force"
+        )
+    return Outcome(row=summarize([shard.path], [sidecar]), written=False)
+
+
+def _fitting(shard: Shard, shard_size: int) -> Sidecar | None:
+    """Return the sidecar that is there, if it is of a shard of this size."""
+    try:
+        sidecar = read_sidecar(shard.sidecar, mend=shard.mend, storage_options=shard.options)
+    except SidecarError:  # missing, of another version, damaged: each is mended by making it
+        return None
+    return sidecar if sidecar.shard_size == shard_size else None
+
+
+def _walked(shard: Shard, shard_size: int, extract: Extractor | None) -> MemberTable:
+    want: Callable[[str], bool] | None = None
+    if extract is not None:
+        want = _every if extract.fields is None else wants_fields(extract.fields)
+    with closing(open_shard(shard.url, shard.options)) as file:
+        return member_table(walk(file, size=shard_size, where=shard.url, want=want), shard.url)
+
+
+def _mend(shard: Shard, sidecar: Sidecar) -> str:
+    spec, *more = sidecar.label_spec.split("\n")
+    option = "--labels-from" if _is_outside(more) else "--labels"
+    return f"{shard.mend} with {option} {spec!r}" if spec else shard.mend
+
+
+def _is_outside(more: Sequence[str]) -> bool:
+    return any(line.startswith("from=") for line in more)
+
+
+def _every(_: str) -> bool:
+    return True
+
+
+def _extracted(
+    table: MemberTable, extract: Extractor, vocabulary: Vocabulary | None, where: str
+) -> tuple[Presence, ClassNames | None]:
+    labels: list[Labels] = []
+    for key, content in zip(table.keys, table.contents, strict=True):
+        labels.append(extract({"__key__": key, **content}, where=f"key {key!r} of {where}"))
+    ids, vocabulary = encoded(table.keys, labels, given=None, wanted=vocabulary, where=where)
+    return presence_of(ids), (vocabulary.ids, vocabulary.names) if vocabulary else None
+
+
+def _matched(table: LabelTable | None, keys: Sequence[str], shard: Shard) -> tuple[Int64 | None, str]:
+    return (None, "") if table is None else table.match(keys, where=shard.url)
+
+
+def _joined(
+    table: LabelTable, rows: Int64, keys: Sequence[str], missing: Missing, shard: Shard
+) -> tuple[Presence, ClassNames | None]:
+    """Return the rows of a table that belong to the keys of a shard."""
+    for row in np.flatnonzero(rows < 0)[:1]:
+        like = f" whose keys are like {table.keys[0]!r}" if table.keys else ""
+        absent = f"not in {table.path},{like}; so are {np.count_nonzero(rows < 0)} of {len(rows)}"
+        no_label(missing, absent, f"key {keys[row]!r} of {shard.url}")
+    lengths = np.where(rows < 0, 0, np.diff(table.presence.indptr, append=0)[rows])
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    entries = np.arange(indptr[-1]) + np.repeat(table.presence.indptr[rows] - indptr[:-1], lengths)
+    presence = Presence(indptr=indptr, ids=table.presence.ids[entries], counts=table.presence.counts[entries])
+    return presence, (table.vocabulary.ids, table.vocabulary.names) if table.vocabulary else None
+
+
+def _extractor_of(sidecar: Sidecar) -> Extractor | None:
+    """Return what made the labels of a sidecar, if they are in the shard."""
+    spec, *more = sidecar.label_spec.split("\n")
+    if not spec or _is_outside(more):
+        return None
+    return labels_from_spec(spec, missing="empty" if "missing=empty" in more else "error")
