@@ -50,13 +50,18 @@ class Plan(Protocol):
         digest: Names all that the plan depends on, apart from the epoch, in hexadecimal.
         names: Names of the sources, sorted.
         account: What the epoch takes of each source.
+        is_whole: Whether every batch must be full, so that dropped samples need substitutes.
     """
 
+    is_whole: bool
     num_steps: int
     global_batch: int
     digest: str
     names: tuple[str, ...]
     account: tuple[SourceAccount, ...]
+
+    def share(self, step: int, rank: int, world_size: int) -> tuple[int, int]:
+        """Return the slots [first, last) that a rank reads at a step."""
 
     def places(self, step: int, first: int, last: int) -> Places:
         """Return what lies in slots [first, last) of a step."""
@@ -106,6 +111,8 @@ class _Quotas:
 class StepPlan:
     """A plan of equal steps, as `debiased_plan` and `mixed_plan` make it; see `Plan`."""
 
+    is_whole = True
+
     def __init__(self, supplies: Sequence[Supply], shape: Shape, quotas: _Quotas, detail: str) -> None:
         """Keep what the plan is made of; a world is made when one of its slots is asked for."""
         self._supplies, self._shape, self._quotas = supplies, shape, quotas
@@ -120,6 +127,11 @@ class StepPlan:
         """Return the index of the source of every step on a rank, (steps,), or None where batches are mixed."""
         schedule = self._world(rank if self._quotas.num_worlds > 1 else 0).schedule
         return schedule.sources() if isinstance(schedule, Shuffled) else None
+
+    def share(self, step: int, rank: int, world_size: int) -> tuple[int, int]:
+        """Return the slots [first, last) that a rank reads at a step."""
+        each = self.global_batch // world_size
+        return rank * each, (rank + 1) * each
 
     def places(self, step: int, first: int, last: int) -> Places:
         """Return what lies in slots [first, last) of a step."""

@@ -1,0 +1,250 @@
+"""What is there to plan with? The shards of all sources, their summaries, and from these the supplies of a plan.
+
+Without repeats and selections the summaries are enough. With them the main process looks once at the labels of every shard,
+and keeps one integer each: the sum of its repeat factors. Workers get these sums, and read the labels of those shards alone
+that they read samples from.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from equitar.errors import PlanError, SidecarError, SourceError, StaleSidecarError
+from equitar.line import Supply
+from equitar.mix64 import Int64, text_id
+from equitar.repeat import ONE, ClassCounts, RepeatFactor, class_factors, sample_factors
+from equitar.selection import Selection, checked_numbers, selection_of
+from equitar.sidecar import Sidecar, index_command, read_sidecar
+from equitar.sources import Source
+from equitar.storage import ShardList, expand, sidecar_url
+from equitar.summary import Summary, load_summary
+
+Repeat: TypeAlias = float | RepeatFactor | Callable[[Sidecar], Any] | None
+
+_THREADS = 16  # sidecars are small files: opening them is most of the time
+_SIDECARS_KEPT = 32
+
+
+class Sidecars:
+    """The sidecars of one source, read when they are asked for; the latest are remembered."""
+
+    def __init__(self, source: Source, shards: ShardList, digests: Sequence[str]) -> None:
+        """Read from where the source says; each sidecar must have its digest."""
+        self.source, self.shards, self._digests = source, shards, digests
+        self._kept: OrderedDict[int, Sidecar] = OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": OrderedDict()}
+
+    def __call__(self, shard: int) -> Sidecar:
+        """Return the sidecar of a shard."""
+        if shard not in self._kept:
+            self._kept[shard] = self._read(shard)
+            if len(self._kept) > _SIDECARS_KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(shard)
+        return self._kept[shard]
+
+    def all(self) -> Iterator[Sidecar]:
+        """Yield the sidecars of all shards in order, without remembering them."""
+        with ThreadPoolExecutor(_THREADS) as pool:
+            yield from pool.map(self._read, range(len(self.shards)))
+
+    def _read(self, shard: int) -> Sidecar:
+        url = sidecar_url(self.shards, self.shards.paths[shard], self.source.sidecars)
+        mend = index_command(self.source)
+        sidecar = read_sidecar(url, mend=mend, storage_options=self.source.storage_options)
+        if sidecar.digest != self._digests[shard]:
+            raise StaleSidecarError(
+                f"{url} is not the sidecar that the summary of {self.source.name!r} was made of; {mend}"
+            )
+        return sidecar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Catalog:
+    """All that is known of the sources before a tar is opened, in the order of their names.
+
+    Attributes:
+        sources: The sources, sorted by name.
+        sidecars: The sidecars of each.
+        summaries: The summary of each.
+    """
+
+    sources: tuple[Source, ...]
+    sidecars: tuple[Sidecars, ...]
+    summaries: tuple[Summary, ...]
+
+
+def catalog_of(sources: Sequence[Source]) -> Catalog:
+    """Return the catalog of sources.
+
+    Raises:
+        SourceError: If two sources have one name, or share a shard.
+        SidecarError: If a sidecar or summary is missing or damaged.
+    """
+    ordered = sorted(sources, key=lambda source: source.name)
+    names = [source.name for source in ordered]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise SourceError(f"names of sources must be unique; two are called {twice[0]!r}")
+    shards = [expand(source) for source in ordered]
+    owner: dict[str, Source] = {}
+    for source, listed in zip(ordered, shards, strict=True):
+        for url in listed.urls:
+            other = owner.setdefault(url, source)
+            if other is not source and None in (other.keep, source.keep):
+                raise SourceError(
+                    f"a shard must belong to one source; {url} is in {other.name!r} and in {source.name!r} "
+                    "(to use parts of it in both, give both a `keep`)"
+                )
+    summaries = tuple(load_summary(source) for source in ordered)
+    return Catalog(
+        sources=tuple(ordered),
+        sidecars=tuple(
+            Sidecars(source, listed, summary.digests)
+            for source, listed, summary in zip(ordered, shards, summaries, strict=True)
+        ),
+        summaries=summaries,
+    )
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Gives the factors of a shard's rows, in units of 2**-20. A class, so that it pickles.
+
+    Attributes:
+        sidecars: The sidecars of the source.
+        selection: What multiplies the factors.
+        ids: The vocabulary, increasing, (classes,); None repeats nothing.
+        factors: r(c) of it, (classes,).
+        function: Gives the factors of the rows in place of labels.
+        up: Whether factors are rounded up to whole copies.
+    """
+
+    sidecars: Sidecars
+    selection: Selection | None
+    ids: Int64 | None = None
+    factors: Int64 | None = None
+    function: Callable[[Sidecar], Any] | None = None
+    up: bool = False
+
+    def __call__(self, shard: int) -> Int64:
+        return self.of(shard, self.sidecars(shard))
+
+    def of(self, shard: int, sidecar: Sidecar) -> Int64:
+        """Return the factors of the rows of a shard whose sidecar is at hand, (rows,)."""
+        path = self.sidecars.shards.paths[shard]
+        result = np.full(sidecar.num_rows, ONE, np.int64)
+        if self.function is not None:
+            what = f"`repeat` for source {self.sidecars.source.name!r}"
+            result = np.rint(checked_numbers(self.function(sidecar), sidecar, what, path) * ONE).astype(np.int64)
+        elif self.ids is not None and self.factors is not None:
+            if sidecar.presence is None:
+                raise _no_labels(self.sidecars.source)
+            result = sample_factors(sidecar.presence, self.ids, self.factors)
+        if self.up:
+            result = -(-result // ONE) * ONE
+        if self.selection is not None:
+            result = np.rint(result * self.selection(path, sidecar)).astype(np.int64)
+        return result
+
+
+def class_counts(sidecars: Sidecars, summary: Summary, selection: Selection | None) -> ClassCounts:
+    """Return how many selected samples of a source contain each label.
+
+    Raises:
+        SidecarError: If the source was indexed without labels.
+    """
+    if summary.label_counts is None:
+        raise _no_labels(sidecars.source)
+    found, counts, total = summary.label_counts.ids, summary.label_counts.counts, int(summary.num_samples.sum())
+    if selection is not None:
+        kept = [
+            _kept_labels(path, one, selection) for path, one in zip(sidecars.shards.paths, sidecars.all(), strict=True)
+        ]
+        found = np.concatenate([labels for labels, _ in kept])
+        counts, total = np.ones(len(found), np.int64), sum(rows for _, rows in kept)
+    names = dict(zip(*summary.class_names, strict=True)) if summary.class_names is not None else None
+    ids = np.unique(found if names is None else np.array(list(names), np.int64))
+    num_samples = np.zeros(len(ids), np.int64)
+    np.add.at(num_samples, np.searchsorted(ids, found), counts)
+    return ClassCounts(
+        ids=ids,
+        num_samples=num_samples,
+        total=total,
+        names=None if names is None else tuple(names[one] for one in ids.tolist()),
+    )
+
+
+def _kept_labels(path: str, sidecar: Sidecar, selection: Selection) -> tuple[Int64, int]:
+    """Return the labels of the kept rows of a shard, once for each row, and the number of these rows."""
+    assert sidecar.presence is not None, "a source has labels in all shards or in none"
+    kept = selection(path, sidecar) > 0
+    return sidecar.presence.ids[np.repeat(kept, np.diff(sidecar.presence.indptr))], int(kept.sum())
+
+
+def supplies_of(catalog: Catalog, repeat: Repeat) -> list[Supply]:
+    """Return what a plan needs to know of each source.
+
+    Args:
+        catalog: The sources.
+        repeat: A threshold, a `RepeatFactor`, a function of a sidecar that gives a factor >= 0 for each row, or None.
+
+    Raises:
+        SidecarError: If repeats need labels that a source was indexed without.
+        PlanError: If the rounding does not fit the selection.
+    """
+    selections = [selection_of(source) for source in catalog.sources]
+    how = RepeatFactor(repeat) if isinstance(repeat, float | int) else repeat
+    factors: Iterable[tuple[Int64 | None, Int64 | None]] = [(None, None)] * len(selections)
+    if isinstance(how, RepeatFactor):
+        triples = zip(catalog.sidecars, catalog.summaries, selections, strict=True)
+        counts = [class_counts(*one) for one in triples]
+        factors = zip([one.ids for one in counts], class_factors(counts, how), strict=True)
+    result = []
+    for sidecars, summary, selection, (ids, of_class) in zip(
+        catalog.sidecars, catalog.summaries, selections, factors, strict=True
+    ):
+        rows = _Rows(sidecars, selection, ids, of_class)
+        if isinstance(how, RepeatFactor):
+            rows = replace(rows, up=how.rounding == "ceil")
+        elif how is not None:
+            rows = replace(rows, function=how)
+        result.append(_supply(rows, summary, how))
+    return result
+
+
+def _supply(rows: _Rows, summary: Summary, how: RepeatFactor | Callable[[Sidecar], Any] | None) -> Supply:
+    name = rows.sidecars.source.name
+    if how is None and rows.selection is None:
+        return Supply.once(name, list(summary.paths), summary.num_samples)
+    sums, largest = np.zeros(len(summary.paths), np.int64), 0
+    bernoulli = isinstance(how, RepeatFactor) and how.rounding == "bernoulli"
+    for shard, sidecar in enumerate(rows.sidecars.all()):
+        factors = rows.of(shard, sidecar)
+        sums[shard], largest = factors.sum(), max(largest, int(factors.max(initial=0)))
+        if bernoulli and ((factors > 0) & (factors < ONE)).any():
+            raise PlanError(
+                f"`rounding='bernoulli'` keeps whole rows; source {name!r} has a `keep` below 1, use 'systematic'"
+            )
+    return Supply(
+        name=name,
+        shard_ids=np.array([text_id(path) for path in summary.paths], np.uint64),
+        num_rows=summary.num_samples,
+        sums=sums,
+        largest=largest,
+        factors=rows,
+        rounding="bernoulli" if bernoulli else "systematic",
+    )
+
+
+def _no_labels(source: Source) -> SidecarError:
+    command = index_command(source, label_spec="cls")
+    return SidecarError(f"`repeat` needs labels but source {source.name!r} was indexed without; {command}")

@@ -1,0 +1,93 @@
+"""Which rank is this? The only module that reads environment variables.
+
+Asked in this order: torch.distributed if it is initialised; RANK with WORLD_SIZE (torchrun); NODE_RANK, LOCAL_RANK and
+WORLD_SIZE (Lightning's launcher); the SLURM step, SLURM_PROCID of SLURM_STEP_NUM_TASKS (a job allocation alone is one
+process); the MPI variables of Open MPI and of MPICH. What contradicts itself is an error, not rank 0.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+
+from equitar.topology import Topology
+
+logger = logging.getLogger("equitar")
+
+_PAIRS = (
+    ("torchrun", "RANK", "WORLD_SIZE"),
+    ("SLURM step", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MPI", "PMI_RANK", "PMI_SIZE"),
+)
+
+
+def detect_ranks(environment: Mapping[str, str] | None = None) -> tuple[int, int]:
+    """Return (rank, world_size) of this process.
+
+    Args:
+        environment: Variables to read in place of this process's; torch is then not asked.
+
+    Raises:
+        ValueError: If the variables contradict each other, with their names and values.
+
+    >>> detect_ranks({"RANK": "3", "WORLD_SIZE": "8"}), detect_ranks({"SLURM_NTASKS": "8"})
+    ((3, 8), (0, 1))
+    """
+    distributed = sys.modules.get("torch.distributed") if environment is None else None
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return _said(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+    variables = os.environ if environment is None else environment
+    if "RANK" not in variables and "LOCAL_RANK" in variables and "WORLD_SIZE" in variables:
+        return _from_lightning(variables)
+    for how, rank_name, size_name in _PAIRS:
+        if rank_name in variables and size_name in variables:
+            rank, size = _number(variables, rank_name), _number(variables, size_name)
+            if not 0 <= rank < size:
+                raise ValueError(f"{rank_name} must be in [0, {size_name}); got {rank_name}={rank}, {size_name}={size}")
+            return _said(rank, size, how)
+    if "RANK" in variables and _number(variables, "RANK") > 0:
+        raise ValueError(f"RANK={variables['RANK']} needs a WORLD_SIZE; set it, or neither of both")
+    if "WORLD_SIZE" in variables and _number(variables, "WORLD_SIZE") > 1:
+        raise ValueError(f"WORLD_SIZE={variables['WORLD_SIZE']} needs a RANK; set it, or neither of both")
+    return _said(0, 1, "a single process")
+
+
+def detect_workers() -> tuple[int, int]:
+    """Return (worker, num_workers) of this process: a DataLoader worker, or (0, 0) in the main process."""
+    data = sys.modules.get("torch.utils.data")
+    found = data.get_worker_info() if data is not None else None
+    return (0, 0) if found is None else (found.id, found.num_workers)
+
+
+def consumer(rank: int, world_size: int) -> Topology:
+    """Return the topology of this process, given its rank."""
+    worker, num_workers = detect_workers()
+    return Topology(rank=rank, world_size=world_size, worker=worker, num_workers=num_workers)
+
+
+def _from_lightning(variables: Mapping[str, str]) -> tuple[int, int]:
+    """Lightning's launcher sets no RANK: it numbers nodes, and processes within each."""
+    node, local, size = (_number(variables, name) for name in ("NODE_RANK", "LOCAL_RANK", "WORLD_SIZE"))
+    num_nodes = _number(variables, "NUM_NODES") or 1 if "NUM_NODES" in variables else max(1, node + 1)
+    if node and "NUM_NODES" not in variables:
+        raise ValueError(f"NODE_RANK={node} without RANK needs NUM_NODES; set it, or RANK and WORLD_SIZE")
+    rank = node * (size // num_nodes) + local
+    if not 0 <= rank < size:
+        raise ValueError(f"LOCAL_RANK must fit WORLD_SIZE; got NODE_RANK={node}, LOCAL_RANK={local}, WORLD_SIZE={size}")
+    return _said(rank, size, "Lightning")
+
+
+def _number(variables: Mapping[str, str], name: str) -> int:
+    text = variables.get(name, "0")
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name} must be an integer; got {text!r}") from None
+
+
+def _said(rank: int, world_size: int, how: str) -> tuple[int, int]:
+    logger.info("rank %d of %d (%s)", rank, world_size, how)
+    return rank, world_size

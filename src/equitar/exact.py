@@ -1,0 +1,83 @@
+"""The plan of validation: every sample once over all ranks, in order.
+
+Sources come by name, shards by path, rows as they lie. Step t holds the next global batch; each rank has consecutive slots of
+it. The last step holds what is left, shared out evenly; a rank that would have nothing, or a batch that is to be full, gets
+padding: samples from the beginning once more, marked as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from equitar.errors import PlanError
+from equitar.laid import Places
+from equitar.legal import checked_supplies
+from equitar.line import Line, Supply
+from equitar.mix64 import Int64, fold
+from equitar.shape import Shape, account_of, digest_of
+
+
+class ExactPlan:
+    """A plan of every sample once; see `equitar.plan.Plan`."""
+
+    is_whole = False
+
+    def __init__(self, supplies: Sequence[Supply], shape: Shape, *, pad: bool) -> None:
+        """Lay the samples, or their copies, in order.
+
+        Args:
+            supplies: The sources.
+            shape: The numbers that every plan needs; there is nothing to shuffle.
+            pad: Whether the batches of the last step are filled up.
+
+        Raises:
+            PlanError: If there are no samples.
+        """
+        supplies = checked_supplies(supplies, steps=None)
+        self._lines = [
+            Line(supply, key=fold(shape.seed, supply.key, 0), at_least=0, ordered=True) for supply in supplies
+        ]
+        self._ends = np.cumsum([line.length for line in self._lines])  # (sources,), copies up to the end of each
+        self._total = int(self._ends[-1])
+        if not self._total:
+            raise PlanError(
+                f"the sources {', '.join(supply.name for supply in supplies)} have no samples; check `keep`"
+            )
+        self._pad = pad
+        self.global_batch = shape.global_batch
+        self.num_steps = -(-self._total // shape.global_batch)
+        self.names = tuple(supply.name for supply in supplies)
+        lengths = [line.length for line in self._lines]
+        self.account = account_of(supplies, lengths, lengths)
+        self.digest = digest_of(supplies, shape, f"exact {pad}")
+
+    def sources(self, rank: int) -> None:
+        """Return None: batches may be mixed."""
+
+    def share(self, step: int, rank: int, world_size: int) -> tuple[int, int]:
+        """Return the slots of a rank at a step."""
+        left = min(self.global_batch, self._total - step * self.global_batch)
+        if self._pad:
+            left = self.global_batch
+        first, last = left * rank // world_size, left * (rank + 1) // world_size
+        return (first, last) if first < last else (left + rank, left + rank + 1)
+
+    def places(self, step: int, first: int, last: int) -> Places:
+        """Return what lies in slots [first, last) of a step; padding has -1 as its copy."""
+        positions = step * self.global_batch + np.arange(first, last)
+        wrapped = positions % self._total
+        source: Int64 = np.searchsorted(self._ends, wrapped, side="right")
+        starts = np.concatenate([[0], self._ends])
+        columns = [np.empty(len(wrapped), np.int64) for _ in range(3)]
+        for one in np.unique(source).tolist():
+            here = source == one
+            for column, found in zip(columns, self._lines[one].at(wrapped[here] - starts[one]), strict=True):
+                column[here] = found
+        columns[2][positions >= self._total] = -1
+        return Places(source, *columns)
+
+    def substitutes(self, step: int, slot: int) -> Iterator[tuple[int, int]]:
+        """Yield nothing: a dropped sample is missing from its batch."""
+        return iter(())

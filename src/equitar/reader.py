@@ -1,0 +1,142 @@
+"""How is one sample read? By the member table: one positioned read for all members of a row, and no header is parsed.
+
+A sample is what webdataset would have made of the same tar: a dict of ``__key__``, ``__url__`` and the bytes of each field.
+The size of a shard is compared with its sidecar when it is opened, and a read that ends early is an error: a shard that has
+become another is never sliced wrongly.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Collection
+from typing import BinaryIO
+
+import numpy as np
+
+from equitar.catalog import Sidecars
+from equitar.errors import ShardMismatchError, SourceError, StaleSidecarError
+from equitar.mix64 import Int64
+from equitar.sidecar import Sidecar, index_command
+from equitar.sources import Sample
+from equitar.storage import local_path, open_shard, size_of
+
+_OPEN_SHARDS = 32  # a window touches a few shards of its source
+_GAP = 1 << 16  # bytes between two members up to which one read for both is cheaper than two
+
+
+class _Shard:
+    """An open shard, with its member table as lists: indexing a list is several times quicker than an array."""
+
+    def __init__(self, url: str, sidecar: Sidecar, fields: Collection[str] | None, sidecars: Sidecars) -> None:
+        self.url, self.keys = url, sidecar.keys
+        wanted = np.array([fields is None or name in fields for name in sidecar.fields], bool)
+        chosen = np.flatnonzero(wanted[sidecar.field]) if len(sidecar.field) else np.zeros(0, np.int64)
+        row = np.searchsorted(sidecar.indptr, chosen, side="right") - 1
+        self.first_member: list[int] = np.searchsorted(row, np.arange(sidecar.num_rows + 1)).tolist()
+        self.names = [sidecar.fields[one] for one in sidecar.field[chosen].tolist()]
+        self.starts: list[int] = sidecar.offset[chosen].tolist()
+        self.sizes: list[int] = sidecar.size[chosen].tolist()
+        self.whole = _one_read_each(sidecar.offset[chosen], sidecar.size[chosen], row)
+        self._options = sidecars.source.storage_options
+        self._file = self._opened(sidecar, sidecars)
+
+    def _opened(self, sidecar: Sidecar, sidecars: Sidecars) -> int | BinaryIO:
+        mend = index_command(sidecars.source, label_spec=sidecar.label_spec)
+        if not sidecar.sliceable:
+            raise SourceError(f"{self.url} is compressed, so samples cannot be read by position; unpack it and {mend}")
+        local = local_path(self.url)
+        file: int | BinaryIO
+        try:
+            if local is not None:
+                file = os.open(local, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+                size = os.fstat(file).st_size
+            else:
+                file, size = open_shard(self.url, self._options), size_of(self.url, self._options)
+        except FileNotFoundError as error:
+            raise SourceError(
+                f"{self.url} of source {sidecars.source.name!r} is missing but its sidecar is there"
+            ) from error
+        if size != sidecar.shard_size:
+            found = f"{self.url} has {size} bytes but its sidecar was made of {sidecar.shard_size}"
+            raise StaleSidecarError(f"{found}; {mend}")
+        return file
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return bytes of the shard."""
+        if isinstance(self._file, int):
+            found = os.pread(self._file, length, start)
+        else:
+            self._file.seek(start)
+            found = self._file.read(length)
+        if len(found) != length:
+            raise ShardMismatchError(
+                f"{self.url} ended at byte {start + len(found)} but its sidecar has data up to {start + length}; "
+                "restore the shard or run `equitar index` again"
+            )
+        return found
+
+    def close(self) -> None:
+        """Close the file."""
+        if isinstance(self._file, int):
+            os.close(self._file)
+        else:
+            self._file.close()
+
+
+def _one_read_each(offset: Int64, size: Int64, row: Int64) -> bool:
+    """Return whether the members of every row lie close together and in order."""
+    gaps = offset[1:] - (offset + size)[:-1]
+    within = row[1:] == row[:-1]
+    return bool(((gaps >= 0) & (gaps <= _GAP))[within].all())
+
+
+class Reader:
+    """Reads samples of one source by shard and row."""
+
+    def __init__(self, sidecars: Sidecars, *, fields: Collection[str] | None, copy: bool) -> None:
+        """Prepare; shards are opened when one of their samples is asked for.
+
+        Args:
+            sidecars: The sidecars of the source.
+            fields: Fields to read; None reads all.
+            copy: Whether fields are `bytes`; otherwise they are read-only views of one buffer for each sample.
+        """
+        self._sidecars, self._copy = sidecars, copy
+        self._fields = None if fields is None else frozenset(field.lower() for field in fields)
+        self._open: OrderedDict[int, _Shard] = OrderedDict()
+
+    def read(self, shard: int, row: int) -> Sample:
+        """Return one sample.
+
+        Raises:
+            StaleSidecarError: If the shard has another size than when it was indexed.
+            ShardMismatchError: If it ends early.
+        """
+        one = self._open.get(shard) or self._opened(shard)
+        sample: Sample = {"__key__": one.keys[row], "__url__": one.url}
+        first, last = one.first_member[row], one.first_member[row + 1]
+        if not one.whole:
+            for member in range(first, last):
+                sample[one.names[member]] = one.read(one.starts[member], one.sizes[member])
+        elif first < last:
+            begin = one.starts[first]
+            raw = one.read(begin, one.starts[last - 1] + one.sizes[last - 1] - begin)
+            span = raw if self._copy else memoryview(raw)
+            for member in range(first, last):
+                at = one.starts[member] - begin
+                sample[one.names[member]] = span[at : at + one.sizes[member]]
+        return sample
+
+    def _opened(self, shard: int) -> _Shard:
+        shards = self._sidecars.shards
+        one = _Shard(shards.urls[shard], self._sidecars(shard), self._fields, self._sidecars)
+        self._open[shard] = one
+        if len(self._open) > _OPEN_SHARDS:
+            self._open.popitem(last=False)[1].close()
+        return one
+
+    def close(self) -> None:
+        """Close all shards."""
+        while self._open:
+            self._open.popitem()[1].close()

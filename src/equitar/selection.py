@@ -1,0 +1,100 @@
+"""Which rows of a source count, and how much? What `keep` of a source says, as a number for each row.
+
+The number multiplies the repeat factor of the row: 0 leaves it out of frequencies, counts and lines; below 1 it is kept with
+that share over the epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from equitar.errors import SourceError
+from equitar.repeat import Float64
+from equitar.sidecar import Sidecar
+from equitar.sources import Source, Split
+from equitar.storage import StorageOptions, read_bytes
+
+Selection: TypeAlias = Callable[[str, Sidecar], Float64]
+
+
+@dataclass(frozen=True)
+class _KeysOf:
+    """Keeps the rows whose key is in a file, or all others.
+
+    A line is a key, or the path of a shard, a tab and a key. The file is read where it is used: a million keys should not
+    travel to every worker.
+    """
+
+    url: str
+    excluded: bool
+    storage_options: StorageOptions
+    _lines: set[str] = field(default_factory=set, compare=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lines": set()}
+
+    def __call__(self, path: str, sidecar: Sidecar) -> Float64:
+        if not self._lines:
+            raw = read_bytes(self.url, self.storage_options)
+            self._lines.update(line for line in raw.decode("utf-8", "surrogateescape").split("\n") if line)
+        listed = [key in self._lines or f"{path}\t{key}" in self._lines for key in sidecar.keys]
+        return (np.array(listed, bool) != self.excluded).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class _Share:
+    share: float
+
+    def __call__(self, path: str, sidecar: Sidecar) -> Float64:
+        return np.full(sidecar.num_rows, self.share)
+
+
+@dataclass(frozen=True)
+class _SplitOf:
+    source: str
+    split: Split
+
+    def __call__(self, path: str, sidecar: Sidecar) -> Float64:
+        return np.fromiter(self.split(self.source, sidecar.keys), np.float64, sidecar.num_rows)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    source: str
+    function: Callable[[Sidecar], Any]
+
+    def __call__(self, path: str, sidecar: Sidecar) -> Float64:
+        return checked_numbers(self.function(sidecar), sidecar, f"`keep` of source {self.source!r}", path)
+
+
+def checked_numbers(found: Any, sidecar: Sidecar, what: str, path: str) -> Float64:
+    """Return what a user's function gave for the rows of a shard, (rows,), as numbers >= 0.
+
+    Raises:
+        SourceError: If it gave anything else.
+    """
+    numbers = np.asarray(found, np.float64)
+    if numbers.shape != (sidecar.num_rows,) or not ((numbers >= 0) & (numbers < np.inf)).all():
+        shown = f"shape {numbers.shape}" if numbers.shape != (sidecar.num_rows,) else f"numbers down to {numbers.min()}"
+        raise SourceError(
+            f"{what} must give a finite number >= 0 for each of {sidecar.num_rows} rows of {path}; got {shown}"
+        )
+    return numbers
+
+
+def selection_of(source: Source) -> Selection | None:
+    """Return the selection of a source: a function of the path of a shard and its sidecar; None keeps all rows once."""
+    keep = source.keep
+    if keep is None or keep == 1:
+        return None
+    if isinstance(keep, str):
+        return _KeysOf(keep.removeprefix("!"), keep.startswith("!"), source.storage_options)
+    if isinstance(keep, Split):
+        return _SplitOf(source.name, keep)
+    if isinstance(keep, float | int):
+        return _Share(float(keep))
+    return _Chosen(source.name, keep)
