@@ -33,7 +33,7 @@ labels were made, "" if there are none; ``class_ids`` and ``class_names``, lists
 bytes of the keys, lengths of the keys, row pointers (rows + 1), bytes of the fields, lengths of the fields, field, offset and
 size of each member, [1 if sliceable else 0]; and, with labels: row pointers of the labels (rows + 1), ids, counts.
 
-Gaps and the smallest dtypes keep the file below 1 % of shards with samples of a few KB, and far below with larger ones.
+Some 13 bytes a sample: 0.2 % of a shard with samples of 4 KB, 0.02 % with 60 KB.
 """
 
 from __future__ import annotations
@@ -94,13 +94,7 @@ class Sidecar:
     """What is known of one shard.
 
     Attributes:
-        keys: Key of each row, (rows,).
-        indptr: First member of each row, and their number at last, (rows + 1,).
-        fields: The distinct field names.
-        field: Which of `fields` each member is, (members,).
-        offset: Where the data of each member begin, (members,), bytes.
-        size: Length of the data of each member, (members,), bytes.
-        sliceable: Whether the offsets are positions in the file; in a compressed shard they are not.
+        keys, indptr, fields, field, offset, size, sliceable: As in `equitar.tar.MemberTable`.
         presence: Labels of each row; None if indexed without labels.
         class_names: Ids of classes and their names, in the same order; None if labels are ids only.
         label_spec: How labels were made; empty if there are none.

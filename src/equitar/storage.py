@@ -102,7 +102,7 @@ def _glob(pattern: str, options: StorageOptions) -> list[str]:
         if not _MAGIC.search(local) or Path(local).exists():
             return [pattern]
         begin = pattern[: len(pattern) - len(local)]  # what a `file:` URL has before its path
-        # noqa: as `Path.glob` wants a folder apart from the pattern, and gives other spellings back.
+        # `Path.glob` wants a folder apart from the pattern, and gives other spellings back.
         return [begin + one for one in sorted(glob.glob(local, recursive=True))]  # noqa: PTH207
     web = pattern.startswith(("http:", "https:"))  # where ? begins a query
     if pattern.startswith("pipe:") or not ("*" in pattern if web else _MAGIC.search(pattern)):
@@ -134,7 +134,7 @@ def _place(url: str) -> str:
         return _place(named[-1])
     local = local_path(url)
     if local is not None:
-        # noqa: as `resolve` follows links, and a shard is called what its user calls it.
+        # `resolve` follows links, and a shard is called what its user calls it.
         return Path(os.path.abspath(local)).as_posix()  # noqa: PTH100
     inner = url.rpartition("::")[2]
     return (inner.partition("?")[0] if inner.startswith(("http:", "https:")) else inner).rstrip("/")

@@ -101,9 +101,10 @@ class Walk(Iterator[Member]):
         try:
             yield from self._walk()
         except (HeaderError, StreamError) as error:
-            what = "is no tar" if self._at == 0 else f"is damaged at byte {self._at}"
-            stream = "" if self.sliceable else " of its decompressed stream"
-            raise ShardError(f"{self._where} {what}{stream}: {error}; {_MEND}") from error
+            place = f"byte {self._at}" if self.sliceable else f"byte {self._at} of its decompressed stream"
+            is_tar = self._at > 0 or isinstance(error, StreamError)
+            what = f"is damaged at {place}" if is_tar else "is no tar"
+            raise ShardError(f"{self._where} {what}: {error}; {_MEND}") from error
 
     def _walk(self) -> Iterator[Member]:
         take, want, length = self._bytes.take, self._want, self._length
@@ -169,7 +170,10 @@ class Walk(Iterator[Member]):
             raise HeaderError(f"the file ends here but its size was said to be {self._length}")
         after = self._bytes.take(at + BLOCK, BLOCK) if block else b""
         if after and after != ZEROS:
-            raise HeaderError(f"two zero blocks end a tar but after one of them comes {after[:40]!r}")
+            found = after[:40].rstrip(b"\0")
+            raise HeaderError(
+                f"two zero blocks end a tar but {len(after)} bytes that begin with {found!r} follow the first"
+            )
         self.has_end_mark = bool(after)
         if not self.sliceable:
             self._bytes.drain()  # the checksum of the compressed bytes comes last
