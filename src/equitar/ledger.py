@@ -51,7 +51,7 @@ class Ledger:
     named_before: set[ClassNames | None] = field(default_factory=set)
     failures: list[tuple[str, BaseException]] = field(default_factory=list)
     written: set[str] = field(default_factory=set)
-    odd: dict[str, tuple[str, str, int]] = field(default_factory=dict)  # kind of note: first note, its shard, shards
+    odd: dict[str, tuple[str, str, int]] = field(default_factory=dict)  # kind of note: first shard, its note, shards
     matched: list[Int64] = field(default_factory=list)
     rules: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
@@ -66,15 +66,15 @@ class Ledger:
             self.named_before.add(names)
         for note in outcome.notes:
             kind = re.sub(r"[0-9]+|'.*'", "", note)
-            first, where, times = self.odd.get(kind, (note, shard.path, 0))
-            self.odd[kind] = (first, where, times + 1)
+            where, first, times = self.odd.get(kind, (shard.path, note, 0))
+            self.odd[kind] = (*min((where, first), (shard.path, note)), times + 1)
         if outcome.matched is not None:
             self.matched.append(outcome.matched)
             self.rules[outcome.rule] += int(np.count_nonzero(outcome.matched >= 0))
 
     def close(self, table: LabelTable | None) -> None:
         """Write the summary, and finish the notes; what is wrong with the source as a whole is a failure of it."""
-        self.notes += [f"{note} ({times} shards, the first {where})" for note, where, times in self.odd.values()]
+        self.notes += [f"{note} ({times} shards, the first {where})" for where, note, times in self.odd.values()]
         if table is not None:
             self.notes += _notes_on_join(table, np.concatenate(self.matched), self.rules)
         try:

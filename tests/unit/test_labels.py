@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from odd_tars import LABELS
 
 from equitar.errors import LabelError
 from equitar.labels import Labels, labels_from_spec
+from odd_tars import LABELS
 
 WHERE = "key 'a' of x.tar"
 THIS = "labels_of_user"  # the module of the functions below, as a user's would be
