@@ -99,7 +99,6 @@ def main() -> None:
 
 
 @main.command("index")
-@source_options
 @click.option("--labels", metavar="SPEC", help="Labels in the shards: cls, json:PATH, npy or package.module:function.")
 @click.option("--labels-from", metavar="FILE", help="Labels by key from .tsv, .csv, .jsonl, or COCO's or LVIS's .json.")
 @click.option("--classes", metavar="FILE", help="Vocabulary: a name a line (ids from 0), or id<TAB>name.")
@@ -114,6 +113,7 @@ def main() -> None:
 @click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Processes (default: one for each core).")
 @click.option("--force", is_flag=True, help="Read shards again whose sidecars are up to date.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
+@source_options
 def index_command(
     words: tuple[str, ...],
     root: str | None,
@@ -153,9 +153,9 @@ def index_command(
 
 
 @main.command("check")
-@source_options
 @click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Processes (default: one for each core).")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
+@source_options
 def check_command(
     words: tuple[str, ...], root: str | None, sidecars: str | None, jobs: int | None, quiet: bool
 ) -> None:

@@ -24,7 +24,6 @@ from concurrent.futures import (
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from operator import itemgetter
 
 from tqdm import tqdm
 
@@ -93,7 +92,7 @@ def index(
             _unify_names(ledger, jobs=jobs)
         if not ledger.failures:
             ledger.close(recipe.table)
-    failures = [failure for ledger in ledgers for failure in sorted(ledger.failures, key=itemgetter(0))]
+    failures = [failure for ledger in ledgers for failure in ledger.failures]
     if failures:
         raise _failed(failures, sum(len(ledger.shards) for ledger in ledgers)) from failures[0][1]
     return IndexReport(sources=tuple(ledger.report() for ledger in ledgers))
@@ -198,7 +197,7 @@ def _run(
             if isinstance(error, BrokenExecutor):
                 raise error
             if error is not None:
-                ledger.failures.append((shard.url, error))
+                ledger.fail(shard.url, error)
             else:
                 ledger.take(shard, future.result())
                 num_bytes += int(future.result().row.shard_sizes[0])
@@ -230,7 +229,7 @@ def _unify_names(ledger: Ledger, *, jobs: int | None) -> None:
     try:
         common = ledger.common_names()
     except LabelError as error:
-        ledger.failures.append((f"source {ledger.source.name!r}", error))
+        ledger.fail(f"source {ledger.source.name!r}", error)
         return
     if common is not None:
         others = [(ledger, shard) for shard in ledger.shards if ledger.rows[shard.path].class_names != common]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from bisect import insort
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 import numpy as np
 
@@ -56,6 +58,10 @@ class Ledger:
     rules: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
 
+    def fail(self, where: str, error: BaseException) -> None:
+        """Keep an error, in the order of where they were, not of when."""
+        insort(self.failures, (where, error), key=itemgetter(0))
+
     def take(self, shard: Shard, outcome: Outcome) -> None:
         """Keep what a shard gave."""
         names = self.class_names.setdefault(outcome.row.class_names, outcome.row.class_names)
@@ -80,7 +86,7 @@ class Ledger:
         try:
             write_summary(self.source, _joined([self.rows[shard.path] for shard in self.shards]))
         except (SidecarError, OSError) as error:
-            self.failures.append((f"source {self.source.name!r}", error))
+            self.fail(f"source {self.source.name!r}", error)
 
     def report(self) -> SourceReport:
         """Return what a user is told."""
