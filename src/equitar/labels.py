@@ -39,7 +39,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 _HEXADECIMAL = re.compile(r"[+-]?0[xob][0-9a-f]+", re.IGNORECASE)
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _FIELD = re.compile(r"[^\s:/.][^\s:/]*")
-_INT64 = np.iinfo(np.int64)
+_INTEGERS = (int, np.integer)  # `int | np.integer` would be made anew for each label
 
 
 class Extractor(Protocol):
@@ -221,8 +221,8 @@ def as_labels(values: Iterable[object], *, where: str) -> Labels:
     for value in values:
         if isinstance(value, str) and value.strip():
             names.append(value)
-        elif isinstance(value, int | np.integer) and not isinstance(value, bool):
-            if not _INT64.min <= value <= _INT64.max:
+        elif isinstance(value, _INTEGERS) and not isinstance(value, bool):
+            if not -(1 << 63) <= value < 1 << 63:
                 raise LabelError(f"a label id must fit into 64 bits; got {value} for {where}; {FUNCTION_MEND}")
             ids.append(int(value))
         else:
