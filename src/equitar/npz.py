@@ -9,6 +9,7 @@ for two reasons: a thousand small files are read five times as fast, and whateve
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
 import struct
@@ -97,6 +98,14 @@ def unpack(raw: bytes) -> Arrays:
     return arrays
 
 
+def check_names(arrays: Arrays, always: Sequence[str], together: Sequence[str]) -> None:
+    """Refuse a file that lacks an array or has one more; those of `together` are all there or none of them."""
+    if set(arrays) not in (set(always), {*always, *together}):
+        raise ContainerError(
+            f"it holds {', '.join(arrays)} but must hold {', '.join(always)} (and {', '.join(together)}, or none of these)"
+        )
+
+
 def _plain(name: str, raw: bytes, place: int, packed_size: int, size: int, method: int) -> bytes:
     """Return the bytes of one entry."""
     begin = place + 30 + sum(_LOCAL.unpack_from(raw, place))
@@ -139,13 +148,13 @@ def unpack_texts(blob: Integers, lengths: Integers) -> list[str]:
         ContainerError: If lengths and bytes do not agree.
     """
     raw = blob.tobytes()
-    ends = np.cumsum(lengths, dtype=np.int64).tolist()
-    if blob.dtype != np.uint8 or lengths.dtype.kind != "u" or (ends[-1] if ends else 0) != len(raw):
+    ends = pointers(lengths).tolist()
+    if blob.dtype != np.uint8 or ends[-1] != len(raw):
         raise ContainerError(f"its texts have {len(raw)} bytes, which is not the sum of their lengths")
     if raw.isascii():
         text = raw.decode("ascii")
-        return [text[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
-    return [raw[begin:end].decode("utf-8", "surrogateescape") for begin, end in zip([0, *ends], ends, strict=False)]
+        return [text[begin:end] for begin, end in itertools.pairwise(ends)]
+    return [raw[begin:end].decode("utf-8", "surrogateescape") for begin, end in itertools.pairwise(ends)]
 
 
 def pack_json(content: Mapping[str, object]) -> Integers:
@@ -153,8 +162,8 @@ def pack_json(content: Mapping[str, object]) -> Integers:
     return np.frombuffer(json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii"), np.uint8)
 
 
-def unpack_json(array: Integers, kind: Mapping[str, object]) -> dict[str, Any]:
-    """Return a JSON object; what `kind` says of format and version must be in it."""
+def unpack_json(array: Integers, kind: Mapping[str, object], keys: Sequence[str]) -> dict[str, Any]:
+    """Return a JSON object with all of `keys`; what `kind` says of format and version must be in it."""
     try:
         content = json.loads(array.tobytes().decode("ascii"))
     except (ValueError, RecursionError) as error:
@@ -162,6 +171,9 @@ def unpack_json(array: Integers, kind: Mapping[str, object]) -> dict[str, Any]:
     said = {key: content.get(key) for key in kind} if isinstance(content, dict) else content
     if not isinstance(content, dict) or said != kind:
         raise ContainerError(f"it is of {said!r} but must be of {dict(kind)!r}")
+    for key in keys:
+        if key not in content:
+            raise ContainerError(f"its `meta` has no {key!r}")
     return content
 
 

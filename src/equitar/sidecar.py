@@ -53,6 +53,7 @@ from equitar.npz import (
     Arrays,
     ContainerError,
     Integers,
+    check_names,
     pack,
     pack_json,
     pack_texts,
@@ -87,6 +88,9 @@ __all__ = [
 ]
 
 _KIND = {"format": "equitar sidecar", "version": 1}
+_ALWAYS = ("meta", "keys", "key_lengths", "row_members", "member_field", "member_gap", "member_size")
+_META = ("shard_size", "sliceable", "fields", "label_spec", "class_ids", "class_names", "digest")
+_LABELS = ("row_labels", "label_ids", "label_counts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -127,6 +131,8 @@ class Sidecar:
             raise ValueError(f"`field` must be in [0, {len(self.fields)}); got up to {int(self.field.max())}")
         if self.sliceable and members and int((self.offset + self.size).max()) > self.shard_size:
             raise ValueError(f"members must end within the {self.shard_size} bytes of the shard")
+        if self.shard_size < 0:
+            raise ValueError(f"`shard_size` must be >= 0; got {self.shard_size}")
         if self.presence is not None and self.presence.num_rows != len(self.keys):
             raise ValueError(f"labels must be of {len(self.keys)} rows; got {self.presence.num_rows}")
 
@@ -222,14 +228,13 @@ def from_bytes(raw: bytes, *, where: str, mend: str = "run `equitar index`") -> 
     """
     try:
         return _from_arrays(unpack(raw))
-    except KeyError as error:
-        raise SidecarError(f"{where} is damaged: it has no {error}; {mend}") from error
     except ValueError as error:
         raise SidecarError(f"{where} is damaged: {error}; {mend}") from error
 
 
 def _from_arrays(arrays: Arrays) -> Sidecar:
-    meta = unpack_json(arrays["meta"], _KIND)
+    check_names(arrays, _ALWAYS, _LABELS)
+    meta = unpack_json(arrays["meta"], _KIND, _META)
     indptr = pointers(arrays["row_members"])
     size, gap = wide(arrays["member_size"]), wide(arrays["member_gap"])
     if len(size) != len(gap) or (len(size) and (int(size.max()) + int(gap.max()) + 512) * len(size) >= 1 << 63):

@@ -44,6 +44,7 @@ from equitar.mix64 import Int64
 from equitar.npz import (
     Arrays,
     ContainerError,
+    check_names,
     pack,
     pack_json,
     pack_texts,
@@ -60,6 +61,9 @@ from equitar.sources import Source
 from equitar.storage import ShardList, exists, expand, join, read_bytes, sidecar_url, write_bytes_atomically
 
 _KIND = {"format": "equitar summary", "version": 1}
+_ALWAYS = ("meta", "paths", "path_lengths", "num_samples", "shard_sizes", "digests")
+_META = ("class_ids", "class_names")
+_LABELS = ("shard_labels", "label_ids", "label_counts")
 _POINTER = {"format": "equitar summary pointer", "version": 1}
 _THREADS = 16  # sidecars are read from disks and object stores, where waiting is most of the time
 
@@ -192,7 +196,7 @@ def _pointed_at(source: Source, folder: str, mend: str) -> str | None:
     except FileNotFoundError:
         return None
     try:
-        name = unpack_json(np.frombuffer(raw, np.uint8), _POINTER).get("summary")
+        name = unpack_json(np.frombuffer(raw, np.uint8), _POINTER, ["summary"])["summary"]
     except ContainerError as error:
         raise SidecarError(f"{url} is damaged: {error}; {mend}") from error
     if not isinstance(name, str) or "/" in name or not name.endswith(".summary.npz") or name.count(".") < 3:
@@ -265,7 +269,8 @@ def from_bytes(raw: bytes, *, where: str, mend: str) -> Summary:
     """
     try:
         arrays = unpack(raw)
-        meta = unpack_json(arrays["meta"], _KIND)
+        check_names(arrays, _ALWAYS, _LABELS)
+        meta = unpack_json(arrays["meta"], _KIND, _META)
         paths = tuple(unpack_texts(arrays["paths"], arrays["path_lengths"]))
         hexes = arrays["digests"].astype(np.uint8).tobytes().hex()
         labels = None
@@ -279,8 +284,6 @@ def from_bytes(raw: bytes, *, where: str, mend: str) -> Summary:
             label_counts=labels,
             class_names=read_class_names(meta),
         )
-    except KeyError as error:
-        raise SidecarError(f"{where} is damaged: it has no {error}; {mend}") from error
     except ValueError as error:
         raise SidecarError(f"{where} is damaged: {error}; {mend}") from error
     lengths = {len(summary.num_samples), len(summary.shard_sizes), len(summary.digests)}
