@@ -55,8 +55,8 @@ def expand(source: Source) -> ShardList:
     """
     patterns = [source.urls] if isinstance(source.urls, str) else source.urls
     urls = [url for pattern in patterns for url in _matches(pattern, source)]
-    places = [_place(url) for url in urls]
-    root = _common_root(places, source) if source.root is None else _place(source.root)
+    places = [place_of(url) for url in urls]
+    root = _common_root(places, source) if source.root is None else place_of(source.root)
     below = root if root.endswith("/") else f"{root}/"
     outside = [place for place in places if not place.startswith(below)]
     if outside:
@@ -125,13 +125,20 @@ def local_path(url: str) -> str | None:
     return None if "://" in url or "::" in url or url.startswith("pipe:") else url
 
 
-def _place(url: str) -> str:
-    """Return what locates a shard, in one spelling: an absolute path, or a URL without query."""
+def place_of(url: str) -> str:
+    """Return what locates a shard, in one spelling: an absolute path, or a URL without chain and query.
+
+    Raises:
+        SourceError: If it is a ``pipe:`` whose command names no tar.
+
+    >>> place_of("file:///d/../a/x.tar"), place_of("pipe:curl -s https://host/a/x.tar | cat")
+    ('/a/x.tar', 'https://host/a/x.tar')
+    """
     if url.startswith("pipe:"):  # the last tar that the command names
         named = re.findall(r"[^\s'\"|;&<>]+\.tar(?:\.gz)?(?=[\s'\"|;&<>?]|$)", url[len("pipe:") :])
         if not named:
             raise SourceError(f"{url!r} names no .tar, but a shard is identified by its path; list it by another URL")
-        return _place(named[-1])
+        return place_of(named[-1])
     local = local_path(url)
     if local is not None:
         # `resolve` follows links, and a shard is called what its user calls it.
