@@ -21,9 +21,12 @@ SRC = Path(__file__).resolve().parents[1] / "src"
 # Lowest first. Write a module below src/equitar as its dotted path: "reader", "labels.coco".
 LAYERS = (
     ("L0 values", "errors mix64 presence topology sources"),
-    ("L1 pure", "repeat quota schedule line shape passes window assign track legal plan"),
-    ("L2 I/O", "tar headers forward walking npz sidecar storage summary labels outside detect reader indexing catalog"),
-    ("L3 execute", "feed stages pipeline clock loader"),
+    ("L1 pure", "repeat quota schedule line shape passes window assign laid track legal plan exact recipe"),
+    (
+        "L2 I/O",
+        "tar headers forward walking npz sidecar storage summary labels outside detect reader catalog selection ledger shard_index indexing",
+    ),
+    ("L3 execute", "feed emit clock order pipeline build stages loader"),
     ("L4 edge", "stats preview plots report cli demo"),
     ("the package", "__init__ __main__"),
 )

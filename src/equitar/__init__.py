@@ -1,0 +1,106 @@
+"""equitar: source-homogeneous batches and repeat factors for WebDataset tar shards.
+
+Build batches with `debiased`, `mixed` or `exact` from a list of `Source`, and load them with `Loader`. Everything that is
+emitted is decided before a tar is opened, from sidecars that ``equitar index`` writes; `equitar.plan` is where to start reading.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from equitar.build import debiased, exact, mixed
+    from equitar.catalog import catalog_of
+    from equitar.errors import (
+        LabelError,
+        PlanError,
+        ShardError,
+        ShardMismatchError,
+        SidecarError,
+        SourceError,
+        StageError,
+        StaleSidecarError,
+    )
+    from equitar.indexing import check, index
+    from equitar.loader import Loader
+    from equitar.pipeline import Batches
+    from equitar.quota import Passes, Temperature
+    from equitar.repeat import RepeatFactor
+    from equitar.sources import Source, split
+    from equitar.stages import batched_by_source, read, repeats, shuffled, slices
+
+# Loaded when first used: torch and webdataset take seconds, which `equitar index` has no use for.
+_HOME = {
+    "Batches": "pipeline",
+    "LabelError": "errors",
+    "Loader": "loader",
+    "Passes": "quota",
+    "PlanError": "errors",
+    "RepeatFactor": "repeat",
+    "ShardError": "errors",
+    "ShardMismatchError": "errors",
+    "SidecarError": "errors",
+    "Source": "sources",
+    "SourceError": "errors",
+    "StageError": "errors",
+    "StaleSidecarError": "errors",
+    "Temperature": "quota",
+    "batched_by_source": "stages",
+    "catalog_of": "catalog",
+    "check": "indexing",
+    "debiased": "build",
+    "exact": "build",
+    "index": "indexing",
+    "mixed": "build",
+    "read": "stages",
+    "repeats": "stages",
+    "shuffled": "stages",
+    "slices": "stages",
+    "split": "sources",
+}
+
+__all__ = [
+    "Batches",
+    "LabelError",
+    "Loader",
+    "Passes",
+    "PlanError",
+    "RepeatFactor",
+    "ShardError",
+    "ShardMismatchError",
+    "SidecarError",
+    "Source",
+    "SourceError",
+    "StageError",
+    "StaleSidecarError",
+    "Temperature",
+    "batched_by_source",
+    "catalog_of",
+    "check",
+    "debiased",
+    "exact",
+    "index",
+    "mixed",
+    "read",
+    "repeats",
+    "shuffled",
+    "slices",
+    "split",
+]
+
+try:
+    __version__ = version("equitar")
+except PackageNotFoundError:  # run from a checkout that is not installed
+    __version__ = "0+unknown"
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'equitar' has no attribute {name!r}")
+    return getattr(import_module(f"equitar.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -45,7 +45,7 @@ class ExactPlan:
             raise PlanError(
                 f"the sources {', '.join(supply.name for supply in supplies)} have no samples; check `keep`"
             )
-        self._pad = pad
+        self._pad, self.shape = pad, shape
         self.global_batch = shape.global_batch
         self.num_steps = -(-self._total // shape.global_batch)
         self.names = tuple(supply.name for supply in supplies)

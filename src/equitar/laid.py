@@ -201,7 +201,7 @@ class Laid:
 
     def samples(self, places: Places) -> Int64:
         """Return a number for each place that is the same for copies of one sample and for nothing else, (n,)."""
-        result = places.row.copy()
+        result: Int64 = places.row.copy()
         for source, base in enumerate(self._first_sample):
             here = places.source == source
             result[here] += base[places.shard[here]]

@@ -173,7 +173,8 @@ class Line:
     def copies(self, shard: int) -> Int64:
         """Return how often each row of a shard lies on the line, (rows,)."""
         place = int(np.flatnonzero(self._order == shard)[0])
-        return np.diff(self._row_ends(place), prepend=0)
+        copies: Int64 = np.diff(self._row_ends(place), prepend=0)
+        return copies
 
     def _row_ends(self, place: int) -> Int64:
         """Return the running number of copies over the rows of the shard at a place, (rows,)."""
@@ -214,7 +215,8 @@ def _drawn(supply: Supply, key: int) -> Supply:
         exact = supply.factors(shard)
         key_of_shard = fold(key, Purpose.BERNOULLI, int(supply.shard_ids[shard]))
         up = draws(key_of_shard, np.arange(len(exact))) >> np.uint64(44) < (exact % ONE).astype(np.uint64)
-        return (exact // ONE + up) * ONE
+        drawn: Int64 = (exact // ONE + up) * ONE
+        return drawn
 
     sums = np.array([int(factors(shard).sum()) for shard in range(len(supply.num_rows))], np.int64)
     return replace(supply, factors=factors, sums=sums, rounding="systematic")

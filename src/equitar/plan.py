@@ -51,9 +51,11 @@ class Plan(Protocol):
         names: Names of the sources, sorted.
         account: What the epoch takes of each source.
         is_whole: Whether every batch must be full, so that dropped samples need substitutes.
+        shape: The numbers it was made with.
     """
 
     is_whole: bool
+    shape: Shape
     num_steps: int
     global_batch: int
     digest: str
@@ -115,7 +117,7 @@ class StepPlan:
 
     def __init__(self, supplies: Sequence[Supply], shape: Shape, quotas: _Quotas, detail: str) -> None:
         """Keep what the plan is made of; a world is made when one of its slots is asked for."""
-        self._supplies, self._shape, self._quotas = supplies, shape, quotas
+        self._supplies, self.shape, self._quotas = supplies, shape, quotas
         self._world = lru_cache(maxsize=None)(self._make_world)
         self.global_batch = shape.global_batch
         self.num_steps = sum(quotas.copies) // shape.global_batch
@@ -161,12 +163,12 @@ class StepPlan:
         turn = schedule.turn(step)
         track = tracks[turn.source]
         assert track is not None, "a source without quota has no turn"
-        spot, runs = track.spot(turn.ordinal, step % self._shape.lanes, turn.lane_ordinal)
+        spot, runs = track.spot(turn.ordinal, step % self.shape.lanes, turn.lane_ordinal)
         rank, place = divmod(slot, runs.batch_size)
         return _Slot(track, spot, None if len(tracks) == 1 else turn.source, rank, place, runs.batch_size)
 
     def _make_world(self, world: int) -> _World:
-        shape, quotas = self._shape, self._quotas
+        shape, quotas = self.shape, self._quotas
         if quotas.parts is None:
             straight = Straight(self.num_steps, shape.lanes)
             return _World(straight, [self._track(range(len(self._supplies)), world, straight)])
@@ -177,7 +179,7 @@ class StepPlan:
         )
 
     def _track(self, sources: Sequence[int], world: int, schedule: Schedule) -> Track:
-        shape, quotas = self._shape, self._quotas
+        shape, quotas = self.shape, self._quotas
         setup = TrackSetup(
             sources=sources,
             supplies=[self._supplies[one] for one in sources],

@@ -44,7 +44,7 @@ class Passes:
 
 
 Weights: TypeAlias = Mapping[str, float] | Temperature | Passes
-Changes: TypeAlias = Sequence[tuple[int, Weights]]
+Changes: TypeAlias = Sequence[tuple[int, Weights | None]]
 
 
 @dataclass(frozen=True, slots=True)

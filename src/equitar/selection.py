@@ -42,7 +42,8 @@ class _KeysOf:
             raw = read_bytes(self.url, self.storage_options)
             self._lines.update(line for line in raw.decode("utf-8", "surrogateescape").split("\n") if line)
         listed = [key in self._lines or f"{path}\t{key}" in self._lines for key in sidecar.keys]
-        return (np.array(listed, bool) != self.excluded).astype(np.float64)
+        kept: Float64 = (np.array(listed, bool) != self.excluded).astype(np.float64)
+        return kept
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,214 @@
+"""The builders: every default of equitar is here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from equitar.catalog import Repeat
+from equitar.emit import columns
+from equitar.errors import PlanError
+from equitar.feed import checked_stages
+from equitar.order import Order
+from equitar.pipeline import Batches
+from equitar.plan import Agree, Short
+from equitar.quota import Changes, Weights
+from equitar.recipe import Debiased, Exact, Mixed
+from equitar.sources import Source, Stage
+
+_SHUFFLE = 5000  # samples of each source on each rank and lane: indexes, not bytes
+
+
+def debiased(
+    sources: Sequence[Source],
+    *,
+    batch_size: int,
+    seed: int = 0,
+    shuffle: int = _SHUFFLE,
+    weights: Weights | Changes | None = None,
+    steps: int | None = None,
+    repeat: Repeat = None,
+    stages: Sequence[Stage] = (),
+    collate: Callable[[list[Any]], Any] = columns,
+    fields: Collection[str] | None = None,
+    copy: bool = True,
+    lanes: int | None = None,
+    agree: Agree = "world",
+    short: Short = "error",
+    max_substitutes: int = 100,
+    rank: int | None = None,
+    world_size: int | None = None,
+) -> Batches:
+    """Return batches that hold one source each, the same on all ranks at every step (ZeroVL, arXiv 2112.09331).
+
+    Args:
+        sources: What to draw from, each indexed (`equitar index`); their order does not matter.
+        batch_size: Samples per rank and step, >= 1.
+        seed: Seed of every order, >= 0.
+        shuffle: Samples of a source that each rank shuffles together, >= 0.
+        weights: Share of the steps of each source, by name; `Temperature`, `Passes`, or a list of (from_step, weights).
+            None is by size: every source is gone through once.
+        steps: Steps of an epoch; None is as many as one pass through all sources gives. Shorter epochs go on along the
+            passes, so that each sample still comes once a pass.
+        repeat: Repeats samples: the threshold of LVIS's repeat factor, a `RepeatFactor`, or a function of a shard's sidecar
+            that gives a factor >= 0 for each row.
+        stages: Per-sample stages, after those of the source: callables over an iterator of samples, such as `wds.decode`.
+        collate: Makes a batch of a list of samples (default: a dict of lists; ``list`` keeps samples apart).
+        fields: Fields to read; None reads all.
+        copy: Whether fields are `bytes`; otherwise read-only views, which save a copy.
+        lanes: Lanes to plan with; None is the number of workers.
+        agree: ``"world"``: all ranks draw the same source at a step; ``"rank"``: each rank draws its own.
+        short: What to do with a source that has no full global batch: ``"error"`` or ``"leave_out"``.
+        max_substitutes: How many samples in a row stages may drop at one place, >= 0.
+        rank: This process among those that share the data; None detects it.
+        world_size: Number of these processes.
+
+    Raises:
+        PlanError: At the first use, if the promises cannot be kept; it says what to change.
+        SourceError, SidecarError: At the first use, if shards or sidecars are not as they must be.
+        StageError: If a stage cannot be applied sample by sample.
+    """
+    if agree not in ("world", "rank"):
+        raise PlanError(f"`agree` must be 'world' or 'rank'; got {agree!r}")
+    if short not in ("error", "leave_out"):
+        raise PlanError(f"`short` must be 'error' or 'leave_out'; got {short!r}")
+    return Batches(
+        Order(
+            sources=_checked(sources),
+            recipe=Debiased(weights=weights, steps=steps, agree=agree, short=short),
+            batch_size=batch_size,
+            seed=seed,
+            shuffle=shuffle,
+            repeat=repeat,
+            stages=checked_stages(stages),
+            collate=collate,
+            fields=fields,
+            copy=copy,
+            lanes=lanes,
+            rank=rank,
+            world_size=world_size,
+            max_substitutes=max_substitutes,
+            one_source=True,
+        )
+    )
+
+
+def mixed(
+    sources: Sequence[Source],
+    *,
+    batch_size: int | None = None,
+    seed: int = 0,
+    shuffle: int = _SHUFFLE,
+    weights: Weights | None = None,
+    steps: int | None = None,
+    repeat: Repeat = None,
+    stages: Sequence[Stage] = (),
+    collate: Callable[[list[Any]], Any] = columns,
+    fields: Collection[str] | None = None,
+    copy: bool = True,
+    lanes: int | None = None,
+    max_substitutes: int = 100,
+    rank: int | None = None,
+    world_size: int | None = None,
+) -> Batches:
+    """Return batches of all sources by share, or single samples.
+
+    Args:
+        sources: As for `debiased`, and so are all arguments that are not named here.
+        batch_size: Samples per rank and step, >= 1; None gives one sample at a time, for a DataLoader that batches.
+        weights: Share of the samples of each source; None is by size.
+        steps: Steps of an epoch (samples per rank, without `batch_size`).
+        seed: See `debiased`.
+        shuffle: Samples that each rank shuffles together, of all sources.
+        repeat: See `debiased`.
+        stages: See `debiased`.
+        collate: See `debiased`.
+        fields: See `debiased`.
+        copy: See `debiased`.
+        lanes: See `debiased`.
+        max_substitutes: See `debiased`.
+        rank: See `debiased`.
+        world_size: See `debiased`.
+
+    Raises:
+        PlanError: At the first use, if the promises cannot be kept; it says what to change.
+    """
+    return Batches(
+        Order(
+            sources=_checked(sources),
+            recipe=Mixed(weights=weights, steps=steps),
+            batch_size=1 if batch_size is None else batch_size,
+            seed=seed,
+            shuffle=shuffle,
+            repeat=repeat,
+            stages=checked_stages(stages),
+            collate=None if batch_size is None else collate,
+            fields=fields,
+            copy=copy,
+            lanes=lanes,
+            rank=rank,
+            world_size=world_size,
+            max_substitutes=max_substitutes,
+            one_source=False,
+        )
+    )
+
+
+def exact(
+    sources: Sequence[Source],
+    *,
+    batch_size: int,
+    pad: bool = False,
+    repeat: Repeat = None,
+    stages: Sequence[Stage] = (),
+    collate: Callable[[list[Any]], Any] = columns,
+    fields: Collection[str] | None = None,
+    copy: bool = True,
+    rank: int | None = None,
+    world_size: int | None = None,
+) -> Batches:
+    """Return every sample once over all ranks, in order: for validation.
+
+    All ranks do the same number of steps. The last step shares out what is left; samples have ``__pad__``, which is true
+    for those that only fill a place.
+
+    Args:
+        sources: As for `debiased`, and so are all arguments that are not named here.
+        batch_size: Samples per rank and step, >= 1.
+        pad: Whether the batches of the last step are filled up to `batch_size`.
+        repeat: See `debiased`.
+        stages: See `debiased`; a sample that they drop is missing from its batch.
+        collate: See `debiased`.
+        fields: See `debiased`.
+        copy: See `debiased`.
+        rank: See `debiased`.
+        world_size: See `debiased`.
+    """
+    return Batches(
+        Order(
+            sources=_checked(sources),
+            recipe=Exact(pad=pad),
+            batch_size=batch_size,
+            seed=0,
+            shuffle=0,
+            repeat=repeat,
+            stages=checked_stages(stages),
+            collate=collate,
+            fields=fields,
+            copy=copy,
+            lanes=1,
+            rank=rank,
+            world_size=world_size,
+            max_substitutes=0,
+            one_source=False,
+        )
+    )
+
+
+def _checked(sources: Sequence[Source]) -> tuple[Source, ...]:
+    """Return sources whose stages can be applied sample by sample."""
+    if isinstance(sources, Source):
+        raise PlanError(f"`sources` must be a list of sources; got the single source {sources.name!r}")
+    for source in sources:
+        checked_stages(source.stages)
+    return tuple(sources)

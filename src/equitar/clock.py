@@ -1,0 +1,51 @@
+"""Which epoch is it, and where does it begin? A few integers in shared memory, which workers read when they start.
+
+The main process writes, workers read; a worker never decides. The tensor travels to workers under fork, spawn and forkserver,
+and persistent workers see it change.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+
+class Position(NamedTuple):
+    """Where an epoch begins.
+
+    Attributes:
+        epoch: Which epoch.
+        step: Its first step.
+        lanes: Lanes it was planned with; 0 means those of whoever reads it.
+        world_size: Ranks it was planned with; 0 means those of whoever reads it.
+    """
+
+    epoch: int
+    step: int
+    lanes: int
+    world_size: int
+
+
+class Clock:
+    """The position at which the next iterator begins."""
+
+    def __init__(self) -> None:
+        """Start at the beginning of epoch 0."""
+        self._cells = torch.zeros(len(Position._fields) + 1, dtype=torch.int64)
+        self._cells.share_memory_()  # type: ignore[no-untyped-call]  # torch has no types for it
+
+    @property
+    def position(self) -> Position:
+        """Where the next iterator begins."""
+        return Position(*self._cells[:-1].tolist())
+
+    @position.setter
+    def position(self, position: Position) -> None:
+        self._cells[:-1] = torch.tensor(position)
+
+    def begin(self, epoch: int) -> bool:
+        """Note that an epoch is begun, and return whether it was begun before."""
+        again = int(self._cells[-1]) == epoch + 1
+        self._cells[-1] = epoch + 1
+        return again

@@ -1,0 +1,154 @@
+"""How does a consumer execute its plan? Step by step: it asks for its slots, and a feed for each source fills them.
+
+Nothing is decided here. Steps are dealt to workers round robin, as a DataLoader collects them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+from equitar.errors import StageError
+from equitar.feed import Feed
+from equitar.plan import Plan
+from equitar.topology import Topology
+
+
+class Dropped(NamedTuple):
+    """A sample that a stage dropped."""
+
+    source: str
+    url: str
+    key: str
+
+
+class Record(NamedTuple):
+    """What a batch is: beside it on its way to the main process.
+
+    Attributes:
+        epoch: Its epoch.
+        step: Its step in the epoch.
+        source: Its source; None if it is mixed.
+        keys: Keys of its samples.
+        counts: How many of them each source gave.
+        dropped: Samples whose places were taken by substitutes, or stayed empty in validation.
+    """
+
+    epoch: int
+    step: int
+    source: str | None
+    keys: tuple[str, ...]
+    counts: tuple[tuple[str, int], ...]
+    dropped: tuple[Dropped, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emitter:
+    """Executes the steps of one consumer.
+
+    Attributes:
+        plan: What to emit.
+        epoch: Which epoch it is.
+        topology: Who emits.
+        feeds: A feed for each source of the plan.
+        collate: Makes a batch of a list of samples; None emits the single sample of each step.
+        one_source: Whether a batch has one source, so that ``__source__`` is its name.
+    """
+
+    plan: Plan
+    epoch: int
+    topology: Topology
+    feeds: Sequence[Feed]
+    collate: Callable[[list[Any]], Any] | None
+    one_source: bool
+
+    def run(self, first_step: int) -> Iterator[tuple[Record, Any]]:
+        """Yield this consumer's batches from a step on, each with its record."""
+        for step in steps_of(self.plan, self.topology, first_step):
+            yield self._batch(step)
+
+    def _batch(self, step: int) -> tuple[Record, Any]:
+        samples: list[Any] = []
+        keys: list[str] = []
+        dropped: list[Dropped] = []
+        first, last = self.plan.share(step, self.topology.rank, self.topology.world_size)
+        places = self.plan.places(step, first, last)
+        rows = zip(*(column.tolist() for column in places), strict=True)
+        for slot, (source, shard, row, copy) in enumerate(rows, first):
+            candidates = chain([(shard, row)], _Later(self.plan, step, slot))
+            fetched = self.feeds[source].fetch(candidates, max(0, copy))
+            name = self.plan.names[source]
+            lost = fetched.taken if fetched.sample is None else fetched.taken[:-1]
+            dropped += (Dropped(name, url, key) for key, url in lost)
+            if fetched.sample is not None:
+                keys.append(fetched.taken[-1][0])
+                samples.append(self._marked(fetched.sample, name, copy))
+            elif self.plan.is_whole:
+                raise StageError(
+                    f"stages dropped {len(lost)} samples of source {name!r} for one place at step {step}, and the source has "
+                    f"no other sample for it; the last had key {lost[-1][0]!r}"
+                )
+        only = self.plan.names[int(places.source[0])] if self.one_source else None
+        counts = Counter(self.plan.names[source] for source in places.source.tolist())
+        record = Record(self.epoch, step, only, tuple(keys), tuple(counts.items()), tuple(dropped))
+        return record, self._collated(samples, only, step)
+
+    def _marked(self, sample: Any, source: str, copy: int) -> Any:
+        if isinstance(sample, dict):
+            sample.setdefault("__source__", source)  # webdataset's `map` keeps only the key
+            sample.setdefault("__copy__", max(0, copy))
+            if not self.plan.is_whole:
+                sample["__pad__"] = copy < 0
+        return sample
+
+    def _collated(self, samples: list[Any], only: str | None, step: int) -> Any:
+        if self.collate is None:
+            return samples[0]
+        batch = self.collate(samples)
+        if isinstance(batch, dict):
+            batch["__step__"] = step
+            if only is not None:
+                batch["__source__"] = only
+        return batch
+
+
+def steps_of(plan: Plan, topology: Topology, first_step: int) -> range:
+    """Return the steps of one consumer from a step on: a DataLoader collects them round robin."""
+    return range(first_step + topology.worker, plan.num_steps, max(1, topology.num_workers))
+
+
+class _Later:
+    """The substitutes of a place, asked for only when one is needed."""
+
+    def __init__(self, plan: Plan, step: int, slot: int) -> None:
+        self._where = plan, step, slot
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        plan, step, slot = self._where
+        return plan.substitutes(step, slot)
+
+
+def columns(samples: Sequence[Any]) -> Any:
+    """Return samples as one dict of lists; tuples as a tuple of lists, and anything else as a list.
+
+    Raises:
+        StageError: If the samples have different fields.
+
+    >>> columns([{"__key__": "a", "cls": 1}, {"__key__": "b", "cls": 0}])
+    {'__key__': ['a', 'b'], 'cls': [1, 0]}
+    """
+    if not samples or not isinstance(samples[0], dict):
+        is_tuples = bool(samples) and isinstance(samples[0], tuple)
+        return tuple(list(column) for column in zip(*samples, strict=True)) if is_tuples else list(samples)
+    first = samples[0]
+    for sample in samples:
+        if sample.keys() != first.keys():
+            odd = min(sample.keys() ^ first.keys())
+            raise StageError(
+                f"samples of a batch must have the same fields but of {first.get('__key__')!r} and {sample.get('__key__')!r} only "
+                f"one has {odd!r}; choose `fields`, or give `collate` (`collate=list` keeps samples as they are)"
+            )
+    return {field: [sample[field] for sample in samples] for field in first}

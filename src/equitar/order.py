@@ -1,0 +1,113 @@
+"""What was asked of a builder, and what follows from it once: catalog, supplies, rank, and the plan of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from equitar.catalog import Catalog, Repeat, catalog_of, supplies_of
+from equitar.clock import Position
+from equitar.detect import detect_ranks
+from equitar.emit import Emitter, Record
+from equitar.errors import PlanError
+from equitar.feed import Feed
+from equitar.line import Supply
+from equitar.plan import Plan
+from equitar.reader import Reader
+from equitar.recipe import Recipe
+from equitar.shape import Shape
+from equitar.sources import Source, Stage
+from equitar.topology import Topology
+
+
+class Prepared(NamedTuple):
+    """What is asked for once, in the main process."""
+
+    catalog: Catalog
+    supplies: Sequence[Supply]
+    rank: int
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Order:
+    """What a builder was asked for; see `equitar.debiased`."""
+
+    sources: Sequence[Source]
+    recipe: Recipe
+    batch_size: int
+    seed: int
+    shuffle: int
+    repeat: Repeat
+    stages: Sequence[Stage]
+    collate: Callable[[list[Any]], Any] | None
+    fields: Collection[str] | None
+    copy: bool
+    lanes: int | None
+    rank: int | None
+    world_size: int | None
+    max_substitutes: int
+    one_source: bool
+
+    def prepared(self) -> Prepared:
+        """Return what is asked for once.
+
+        Raises:
+            SourceError, SidecarError: If a shard or a sidecar is missing or stale.
+            PlanError: If only one of `rank` and `world_size` is given.
+        """
+        if self.rank is not None and self.world_size is not None:
+            rank, world_size = self.rank, self.world_size
+        elif self.rank is None and self.world_size is None:
+            rank, world_size = detect_ranks()
+        else:
+            raise PlanError(f"`rank` and `world_size` go together; got {self.rank!r} and {self.world_size!r}")
+        catalog = catalog_of(self.sources)
+        return Prepared(catalog, supplies_of(catalog, self.repeat), rank, world_size)
+
+    def plan(self, prepared: Prepared, position: Position, num_workers: int) -> Plan:
+        """Return the plan of the epoch that begins at a position."""
+        world_size = position.world_size or prepared.world_size
+        global_batch = self.batch_size * prepared.world_size
+        if global_batch % world_size:
+            raise PlanError(
+                f"a resumed run must have the same global batch; it had {world_size} ranks, which do not share the "
+                f"{global_batch} samples of {prepared.world_size} ranks x {self.batch_size}"
+            )
+        shape = Shape(
+            batch_size=global_batch // world_size,
+            world_size=world_size,
+            lanes=position.lanes or self.lanes or max(1, num_workers),
+            seed=self.seed,
+            epoch=position.epoch,
+            shuffle=self.shuffle,
+        )
+        return self.recipe.plan(prepared.supplies, shape)
+
+    def readers(self, prepared: Prepared) -> list[Reader]:
+        """Return a reader for each source, in the order of the catalog."""
+        return [Reader(sidecars, fields=self.fields, copy=self.copy) for sidecars in prepared.catalog.sidecars]
+
+    def emitted(
+        self, prepared: Prepared, plan: Plan, topology: Topology, position: Position
+    ) -> Iterator[tuple[Record, Any]]:
+        """Yield the batches of one consumer, each with its record."""
+        readers = self.readers(prepared)
+        feeds = {
+            source.name: Feed(source.name, reader, (*source.stages, *self.stages), max_substitutes=self.max_substitutes)
+            for source, reader in zip(prepared.catalog.sources, readers, strict=True)
+        }
+        emitter = Emitter(
+            plan=plan,
+            epoch=position.epoch,
+            topology=topology,
+            feeds=[feeds[name] for name in plan.names],
+            collate=self.collate,
+            one_source=self.one_source,
+        )
+        try:
+            yield from emitter.run(position.step)
+        finally:
+            for reader in readers:
+                reader.close()

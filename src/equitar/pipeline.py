@@ -1,0 +1,212 @@
+"""What does a user build? Batches: a webdataset pipeline that executes a plan.
+
+Everything expensive happens at the first `iter()`, `len()` or `plan()`, not when a pipeline is built: the summaries are read,
+the rank is asked for. The answer travels to the workers with the pipeline.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import webdataset as wds
+
+from equitar.clock import Clock, Position
+from equitar.detect import consumer, detect_workers
+from equitar.emit import Record
+from equitar.errors import StageError
+from equitar.order import Order, Prepared
+from equitar.plan import Plan
+from equitar.topology import Topology
+
+_INSTEAD = {
+    "shuffle": "`shuffle=` of the builder",
+    "batched": "`batch_size=` and `collate=` of the builder",
+    "listed": "`batch_size=` and `collate=list` of the builder",
+    "unbatched": "`equitar.mixed` without `batch_size`",
+    "unlisted": "`equitar.mixed` without `batch_size`",
+    "select": "a per-sample stage in `stages=` of the builder, or `keep=` of a source",
+    "rsample": "`keep=` of a source with a share",
+    "slice": "`steps=` of the builder",
+    "with_epoch": "`steps=` of the builder",
+    "with_length": "`steps=` of the builder",
+    "repeat": "`weights=equitar.Passes(...)` or `repeat=` of the builder",
+    "decode": "`stages=[wds.decode(...)]` of the builder",
+    "xdecode": "`stages=[wds.xdecode(...)]` of the builder",
+    "mcached": "nothing: sidecars make reading cheap",
+    "lmdb_cached": "nothing: sidecars make reading cheap",
+}
+
+
+class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no types
+    """Batches, or single samples, as a plan says; made by `debiased`, `mixed` and `exact`.
+
+    It is an `IterableDataset`: use it in `equitar.Loader`, or in ``DataLoader(batches, batch_size=None)`` with `set_epoch`
+    before every epoch. Methods of webdataset that give one batch for each batch compose: `map`, `map_dict`, `map_tuple`,
+    `to_tuple`, `rename`, `rename_keys`, `extract_keys`.
+    """
+
+    def __init__(self, order: Order) -> None:
+        """Keep an order; nothing is read yet."""
+        super().__init__()
+        self.order = order
+        self._prepared: Prepared | None = None
+        self._made: tuple[tuple[int, ...], Plan] | None = None
+        self.clock = Clock()
+        self.is_managed = False  # by a Loader, which moves the clock
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.prepared()  # workers must not look for their rank, nor read all sidecars again
+        return {**self.__dict__, "_made": None}
+
+    def prepared(self) -> Prepared:
+        """Return what is asked for once: catalog, supplies and rank; see `Order.prepared`."""
+        if self._prepared is None:
+            self._prepared = self.order.prepared()
+        return self._prepared
+
+    def copied(self) -> Batches:
+        """Return the same batches with a clock of their own, for a Loader."""
+        self.prepared()
+        result = copy.copy(self)
+        result.clock = Clock()
+        return result
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin the next iterator at the start of an epoch, >= 0."""
+        if epoch < 0:
+            raise ValueError(f"`epoch` must be >= 0; got {epoch}")
+        self.clock.position = Position(epoch, 0, 0, 0)
+        self.clock.begin(-1)
+
+    def plan(self, epoch: int | None = None, *, num_workers: int | None = None) -> Plan:
+        """Return the plan of an epoch.
+
+        Args:
+            epoch: Which epoch; None is the one that comes next.
+            num_workers: DataLoader workers of each rank; None is this process's own.
+
+        Raises:
+            PlanError: If the promises cannot be kept.
+        """
+        position = self.clock.position if epoch is None else Position(epoch, 0, 0, 0)
+        return self.plan_at(position, detect_workers()[1] if num_workers is None else num_workers)
+
+    def plan_at(self, position: Position, num_workers: int) -> Plan:
+        """Return the plan of the epoch that begins at a position; the latest is remembered."""
+        name = (position.epoch, position.lanes, position.world_size, num_workers)
+        if self._made is None or self._made[0] != name:
+            self._made = (name, self.order.plan(self.prepared(), position, num_workers))
+        return self._made[1]
+
+    def sources(self, epoch: int) -> list[str] | None:
+        """Return the name of the source of every step of an epoch on this rank, or None where batches are mixed."""
+        plan = self.plan(epoch)
+        found = plan.sources(self.prepared().rank)
+        return None if found is None else [plan.names[one] for one in found.tolist()]
+
+    def __len__(self) -> int:
+        """Return the number of steps of an epoch; it is the same for every epoch and every number of workers."""
+        return self.plan().num_steps
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return an iterator over the epoch of the clock."""
+        topology, position = self.consumer()
+        return (batch for _, batch in self._advancing(topology, position))
+
+    def recorded(self) -> Iterator[tuple[Record, Any]]:
+        """Return an iterator over the epoch of the clock, each batch with its record; the clock stays."""
+        return self._from(*self.consumer())
+
+    def consumer(self) -> tuple[Topology, Position]:
+        """Return who reads in this process, and where it begins."""
+        prepared = self.prepared()
+        return consumer(prepared.rank, prepared.world_size), self.clock.position
+
+    def _advancing(self, topology: Topology, position: Position) -> Iterator[tuple[Record, Any]]:
+        again = self.clock.begin(position.epoch) if topology.worker == 0 else False
+        if again and topology.num_workers and not self.is_managed:
+            warnings.warn(
+                f"epoch {position.epoch} begins again; call `set_epoch` before each epoch, or use equitar.Loader",
+                stacklevel=2,
+            )
+        yield from self._from(topology, position)
+        if not topology.num_workers:
+            self.clock.position = Position(position.epoch + 1, 0, 0, 0)
+
+    def _from(self, topology: Topology, position: Position) -> Iterator[tuple[Record, Any]]:
+        plan = self.plan_at(position, topology.num_workers)
+        return self._composed(self.order.emitted(self.prepared(), plan, topology, position))
+
+    def _composed(self, batches: Iterator[tuple[Record, Any]]) -> Iterator[tuple[Record, Any]]:
+        """Take batches through the composed stages, and their records past them."""
+        if not self.pipeline:
+            yield from batches
+            return
+        records: list[Record] = []
+
+        def noted() -> Iterator[Any]:
+            for record, batch in batches:
+                records.append(record)
+                yield batch
+
+        stream: Iterable[Any] = noted()
+        for stage in self.pipeline:
+            stream = self.invoke(stage, stream)
+        for batch in stream:
+            if len(records) != 1:
+                raise StageError(f"a composed stage must give one batch for each; it took {len(records)} for one")
+            yield records.pop(), batch
+        if records:
+            raise StageError("a composed stage must give one batch for each; it dropped the last one")
+
+    def map(self, function: Callable[[Any], Any]) -> Batches:
+        """Return these batches with a function applied to each."""
+        return self._with(wds.map(function))
+
+    def map_dict(self, **functions: Callable[[Any], Any]) -> Batches:
+        """Return these batches with a function applied to each named field."""
+        return self._with(wds.map_dict(**functions))
+
+    def map_tuple(self, *functions: Callable[[Any], Any]) -> Batches:
+        """Return these batches with a function applied to each element."""
+        return self._with(wds.map_tuple(*functions))
+
+    def to_tuple(self, *fields: str) -> Batches:
+        """Return these batches as tuples of the named fields."""
+        return self._with(wds.to_tuple(*fields))
+
+    def rename(self, **names: str) -> Batches:
+        """Return these batches with fields renamed."""
+        return self._with(wds.rename(**names))
+
+    def rename_keys(self, *pairs: tuple[str, str]) -> Batches:
+        """Return these batches with fields renamed by patterns."""
+        return self._with(wds.rename_keys(*pairs))
+
+    def extract_keys(self, *patterns: str) -> Batches:
+        """Return these batches as tuples of the fields that match patterns."""
+        return self._with(wds.extract_keys(*patterns))
+
+    def _with(self, stage: Any) -> Batches:
+        result: Batches = self.compose(stage)
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _INSTEAD:
+            raise AttributeError(f".{name}() would undo what the plan promises; use {_INSTEAD[name]}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Any:
+        """Raise: the number of steps is `steps=` of the builder."""
+        self.__getattr__("with_epoch")
+
+    def with_length(self, n: int, silent: bool = False) -> Any:  # noqa: FBT001, FBT002  (webdataset's signature)
+        """Raise: the number of steps is `steps=` of the builder."""
+        self.__getattr__("with_length")
+
+    def repeat(self, nepochs: int = -1, nbatches: int = -1) -> Any:
+        """Raise: repeats are `repeat=` of the builder."""
+        self.__getattr__("repeat")
