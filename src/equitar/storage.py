@@ -142,7 +142,7 @@ def place_of(url: str) -> str:
     local = local_path(url)
     if local is not None:
         # `resolve` follows links, and a shard is called what its user calls it.
-        return Path(os.path.abspath(local)).as_posix()  # noqa: PTH100
+        return os.path.abspath(local)  # noqa: PTH100
     inner = url.rpartition("::")[2]
     return (inner.partition("?")[0] if inner.startswith(("http:", "https:")) else inner).rstrip("/")
 

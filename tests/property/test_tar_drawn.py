@@ -106,7 +106,7 @@ def _check(raw: bytes) -> None:
 
 
 @given(tars())
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_samples_are_those_of_webdataset(raw: bytes) -> None:
     _check(raw)
 
