@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from equitar.errors import StageError
-from equitar.feed import Feed
+from equitar.feed import Feed, Fetched
 from equitar.plan import Plan
 from equitar.topology import Topology
 
@@ -78,30 +78,36 @@ class Emitter:
         places = self.plan.places(step, first, last)
         rows = zip(*(column.tolist() for column in places), strict=True)
         for slot, (source, shard, row, copy) in enumerate(rows, first):
-            candidates = chain([(shard, row)], _Later(self.plan, step, slot))
-            fetched = self.feeds[source].fetch(candidates, max(0, copy))
-            name = self.plan.names[source]
-            lost = fetched.taken if fetched.sample is None else fetched.taken[:-1]
-            dropped += (Dropped(name, url, key) for key, url in lost)
-            if fetched.sample is not None:
+            feed = self.feeds[source]
+            if feed.has_stages:
+                fetched = feed.fetch(chain([(shard, row)], _Later(self.plan, step, slot)), max(0, copy))
+                sample = self._kept(fetched, source, step, dropped)
+                if sample is None:
+                    continue
                 keys.append(fetched.taken[-1][0])
-                samples.append(self._marked(fetched.sample, name, copy))
-            elif self.plan.is_whole:
-                raise StageError(
-                    f"stages dropped {len(lost)} samples of source {name!r} for one place at step {step}, and the source has "
-                    f"no other sample for it; the last had key {lost[-1][0]!r}"
-                )
+            else:
+                sample = feed.read(shard, row, copy)
+                keys.append(sample["__key__"])
+            samples.append(sample if self.plan.is_whole else _with_pad(sample, copy))
         only = self.plan.names[int(places.source[0])] if self.one_source else None
-        counts = Counter(self.plan.names[source] for source in places.source.tolist())
-        record = Record(self.epoch, step, only, tuple(keys), tuple(counts.items()), tuple(dropped))
+        counts = Counter(places.source.tolist())
+        named = tuple((self.plan.names[source], count) for source, count in counts.items())
+        record = Record(self.epoch, step, only, tuple(keys), named, tuple(dropped))
         return record, self._collated(samples, only, step)
 
-    def _marked(self, sample: Any, source: str, copy: int) -> Any:
+    def _kept(self, fetched: Fetched, source: int, step: int, dropped: list[Dropped]) -> Any:
+        """Return the sample that stages let through, None if there is none, and note those they dropped."""
+        name, sample = self.plan.names[source], fetched.sample
+        lost = fetched.taken if sample is None else fetched.taken[:-1]
+        dropped += (Dropped(name, url, key) for key, url in lost)
+        if sample is None and self.plan.is_whole:
+            raise StageError(
+                f"stages dropped {len(lost)} samples of source {name!r} for one place at step {step}, and the source has no "
+                f"other sample for it; the last had key {lost[-1][0]!r}"
+            )
         if isinstance(sample, dict):
-            sample.setdefault("__source__", source)  # webdataset's `map` keeps only the key
-            sample.setdefault("__copy__", max(0, copy))
-            if not self.plan.is_whole:
-                sample["__pad__"] = copy < 0
+            sample.setdefault("__source__", name)  # webdataset's `map` keeps only the key
+            sample.setdefault("__copy__", fetched.copy)
         return sample
 
     def _collated(self, samples: list[Any], only: str | None, step: int) -> Any:
@@ -118,6 +124,11 @@ class Emitter:
 def steps_of(plan: Plan, topology: Topology, first_step: int) -> range:
     """Return the steps of one consumer from a step on: a DataLoader collects them round robin."""
     return range(first_step + topology.worker, plan.num_steps, max(1, topology.num_workers))
+
+
+def _with_pad(sample: Any, copy: int) -> Any:
+    """Return a sample of validation with its mark: padding has no copy."""
+    return {**sample, "__copy__": max(0, copy), "__pad__": copy < 0} if isinstance(sample, dict) else sample
 
 
 class _Later:

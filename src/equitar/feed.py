@@ -31,11 +31,13 @@ class Fetched(NamedTuple):
 
     Attributes:
         sample: The sample as its stages left it; None if all were dropped.
-        taken: Key and URL of the sample that it is, and of those that were dropped before it.
+        taken: Key and URL of those that were dropped, and of the sample that it is.
+        copy: Which copy it is.
     """
 
     sample: Any
     taken: list[tuple[str, str]]
+    copy: int
 
 
 def name_of(stage: Stage) -> str:
@@ -80,10 +82,17 @@ class Feed:
             max_substitutes: How many samples in a row may be dropped.
         """
         self._name, self._reader, self._stages, self._max = name, reader, stages, max_substitutes
+        self.has_stages = bool(stages)
         self._candidates: Iterator[tuple[int, int]] = iter(())
         self._copy = 0
         self._taken: list[tuple[str, str]] = []
         self._chain = self._through_stages()
+
+    def read(self, shard: int, row: int, copy: int) -> Sample:
+        """Return a sample as no stage has seen it."""
+        sample = self._reader.read(shard, row)
+        sample["__source__"], sample["__copy__"] = self._name, copy
+        return sample
 
     def fetch(self, candidates: Iterator[tuple[int, int]], copy: int) -> Fetched:
         """Return the first of the candidates that its stages let through.
@@ -96,16 +105,14 @@ class Feed:
             StageError: If too many were dropped, or a stage is not lazy and in order.
         """
         self._candidates, self._copy, self._taken = candidates, copy, []
-        if not self._stages:
-            return Fetched(self._next_sample(), self._taken)
         try:
-            return Fetched(next(self._chain), self._taken)
+            return Fetched(next(self._chain), self._taken, copy)
         except StopIteration:
             names = ", ".join(name_of(stage) for stage in self._stages)
             raise StageError(f"one of the stages {names} of source {self._name!r} ended before its input did") from None
         except _NoCandidateError:
             self._chain = self._through_stages()  # the error went through its generators, which ended them
-            return Fetched(None, self._taken)
+            return Fetched(None, self._taken, copy)
 
     def _next_sample(self) -> Sample:
         if len(self._taken) > self._max:
@@ -115,9 +122,8 @@ class Feed:
                 f"{self._taken[-1][0]!r} of {self._taken[-1][1]}, but `max_substitutes` is {self._max}"
             )
         for shard, row in self._candidates:
-            sample = self._reader.read(shard, row)
+            sample = self.read(shard, row, self._copy)
             self._taken.append((sample["__key__"], sample["__url__"]))
-            sample["__source__"], sample["__copy__"] = self._name, self._copy
             return sample
         raise _NoCandidateError
 
