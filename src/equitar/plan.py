@@ -12,7 +12,7 @@ A plan answers that before a single tar is opened, from a few integers for each 
     run        what one rank reads in one lane: consecutive copies of the line
     window     the batches of a run that are shuffled together
 
-`debiased_plan` gives batches of one source, `mixed_plan` batches of all sources by share, and `exact.exact_plan` every sample
+`debiased_plan` gives batches of one source, `mixed_plan` batches of all sources by share, and `validation.ExactPlan` every sample
 once and in order. A plan is a pure function of its arguments. It answers for any step alone: resuming, or reading with other
 ranks and workers than it was made for, is a matter of asking for other steps and slots. A *slot* is a place in a global batch;
 rank r of R reads slots ``[r * G / R, (r + 1) * G / R)`` of the G of each step.

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from equitar.exact import ExactPlan
 from equitar.line import Supply
 from equitar.plan import Agree, Plan, Short, debiased_plan, mixed_plan
 from equitar.quota import Changes, Weights
 from equitar.shape import Shape
+from equitar.validation import ExactPlan
 
 
 class Recipe(Protocol):
