@@ -86,6 +86,7 @@ class Feed:
         self._candidates: Iterator[tuple[int, int]] = iter(())
         self._copy = 0
         self._taken: list[tuple[str, str]] = []
+        self._is_exhausted = False
         self._chain = self._through_stages()
 
     def read(self, shard: int, row: int, copy: int) -> Sample:
@@ -105,27 +106,33 @@ class Feed:
             StageError: If too many were dropped, or a stage is not lazy and in order.
         """
         self._candidates, self._copy, self._taken = candidates, copy, []
+        self._is_exhausted = False
         try:
             return Fetched(next(self._chain), self._taken, copy)
         except StopIteration:
-            names = ", ".join(name_of(stage) for stage in self._stages)
-            raise StageError(f"one of the stages {names} of source {self._name!r} ended before its input did") from None
-        except _NoCandidateError:
-            self._chain = self._through_stages()  # the error went through its generators, which ended them
+            if not self._is_exhausted:
+                names = ", ".join(name_of(stage) for stage in self._stages)
+                raise StageError(
+                    f"one of the stages {names} of source {self._name!r} ended before its input did; a stage must be lazy, as "
+                    "a generator is, and go on as long as samples come"
+                ) from None
+            self._chain = self._through_stages()
             return Fetched(None, self._taken, copy)
 
-    def _next_sample(self) -> Sample:
-        if len(self._taken) > self._max:
-            names = ", ".join(name_of(stage) for stage in self._stages)
-            raise StageError(
-                f"stages of source {self._name!r} ({names}) dropped {len(self._taken)} samples in a row, the last with key "
-                f"{self._taken[-1][0]!r} of {self._taken[-1][1]}, but `max_substitutes` is {self._max}"
-            )
+    def _next_sample(self) -> Sample | None:
+        """Return the next candidate, None at the end of them: a stage that held samples back then gives itself away."""
         for shard, row in self._candidates:
+            if len(self._taken) > self._max:
+                names = ", ".join(name_of(stage) for stage in self._stages)
+                raise StageError(
+                    f"stages of source {self._name!r} ({names}) dropped {len(self._taken)} samples in a row, the last with "
+                    f"key {self._taken[-1][0]!r} of {self._taken[-1][1]}, but `max_substitutes` is {self._max}"
+                )
             sample = self.read(shard, row, self._copy)
             self._taken.append((sample["__key__"], sample["__url__"]))
             return sample
-        raise _NoCandidateError
+        self._is_exhausted = True
+        return None
 
     def _through_stages(self) -> Iterator[Any]:
         stream: Iterator[Any] = iter(self._next_sample, None)
@@ -135,10 +142,6 @@ class Feed:
             run = getattr(stage, "run", stage)  # webdataset's PipelineStage has `run`
             stream = watch.giving(iter(run(taken)))
         return stream
-
-
-class _NoCandidateError(Exception):
-    """No substitute is left for a place."""
 
 
 class _Watch:
