@@ -27,25 +27,29 @@ class Position(NamedTuple):
     world_size: int
 
 
+_BEGUN, _SAID = -2, -1  # cells: 1 + the epoch that was begun, and whether beginning one again was noted
+
+
 class Clock:
     """The position at which the next iterator begins."""
 
     def __init__(self) -> None:
         """Start at the beginning of epoch 0."""
-        self._cells = torch.zeros(len(Position._fields) + 1, dtype=torch.int64)
+        self._cells = torch.zeros(len(Position._fields) + 2, dtype=torch.int64)
         self._cells.share_memory_()  # type: ignore[no-untyped-call]  # torch has no types for it
 
     @property
     def position(self) -> Position:
         """Where the next iterator begins."""
-        return Position(*self._cells[:-1].tolist())
+        return Position(*self._cells[:_BEGUN].tolist())
 
     @position.setter
     def position(self, position: Position) -> None:
-        self._cells[:-1] = torch.tensor(position)
+        self._cells[:_SAID] = torch.tensor((*position, 0))
 
-    def begin(self, epoch: int) -> bool:
-        """Note that an epoch is begun, and return whether it was begun before."""
-        again = int(self._cells[-1]) == epoch + 1
-        self._cells[-1] = epoch + 1
+    def begins_again(self, epoch: int) -> bool:
+        """Note that an epoch is begun, and return whether it is the first that was begun before."""
+        again = int(self._cells[_BEGUN]) == epoch + 1 and not int(self._cells[_SAID])
+        self._cells[_BEGUN] = epoch + 1
+        self._cells[_SAID] |= int(again)
         return again

@@ -102,7 +102,6 @@ class Loader(DataLoader[Any]):
         if not isinstance(batches, Batches):
             raise TypeError(f"`batches` must come from debiased, mixed or exact; got {type(batches).__name__}")
         self._batches = batches.copied()
-        self._batches.is_managed = True
         super().__init__(
             _Recorded(self._batches),
             batch_size=None,
@@ -118,48 +117,62 @@ class Loader(DataLoader[Any]):
             pin_memory_device=pin_memory_device,
         )
         self.last: Record | None = None
+        # Where the next iterator begins. The clock follows only then: workers of this one may not have read it yet.
+        self._position = Position(0, 0, 0, 0)
+        self._under_way: object | None = None  # stands for the latest iterator until it is complete
         self._next_step = 0
-        self._is_under_way = False
         self._is_compared = False
         self._broken_at: list[int] = []
+        self._has_warned = False
         self._report = Report(steps=0, samples={}, dropped={}, lost=[])
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iterator at the start of an epoch, >= 0."""
-        self._batches.set_epoch(epoch)
-        self._next_step, self._is_under_way = 0, False
+        if epoch < 0:
+            raise ValueError(f"`epoch` must be >= 0; got {epoch}")
+        self._position, self._under_way = Position(epoch, 0, 0, 0), None
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names a class of its own
         """Return an iterator over the epoch of the clock."""
-        position = self._batches.clock.position
+        position = self._position
         plan = self._batches.plan_at(position, self.num_workers)
         if not self._is_compared:
-            _compare_over_ranks(plan.digest, plan.shape.world_size)
+            _compare_over_ranks(plan.digest, position, self._batches.prepared().world_size)
             self._is_compared = True
         self._note_broken_off()
-        self._next_step, self._is_under_way = position.step, True
-        return self._pass(super().__iter__(), position, plan.num_steps)
+        self._batches.clock.position = position
+        self._next_step = position.step
+        self._under_way = this = object()
+        return self._pass(super().__iter__(), this, position, plan.num_steps)
 
-    def _pass(self, batches: Iterator[tuple[Record, Any]], position: Position, num_steps: int) -> Iterator[Any]:
+    def _pass(
+        self, batches: Iterator[tuple[Record, Any]], this: object, position: Position, num_steps: int
+    ) -> Iterator[Any]:
+        due = position.step
         for record, batch in batches:
-            if record.step != self._next_step:
+            if (record.epoch, record.step) != (position.epoch, due):
                 raise PlanError(
-                    f"step {record.step} came when step {self._next_step} was due; keep the order of workers"
+                    f"step {record.step} of epoch {record.epoch} came when step {due} of epoch {position.epoch} was due; keep "
+                    "the order of workers, and one iterator at a time"
                 )
+            due += 1
             self._note(record)
+            if self._under_way is this:  # else a later iterator was made, or another position set
+                self._next_step = due
+                if due == num_steps:  # with the last batch, not after it: who takes just as many never asks for more
+                    self._position, self._under_way = Position(position.epoch + 1, 0, 0, 0), None
+                    self._broken_at.clear()
             yield batch
-        if self._next_step < num_steps:
-            raise PlanError(f"workers ended at step {self._next_step} but the epoch has {num_steps}")
-        self._batches.clock.position = Position(position.epoch + 1, 0, 0, 0)
-        self._next_step, self._is_under_way = 0, False
-        self._broken_at.clear()
+        if due < num_steps:
+            raise PlanError(f"workers ended at step {due} but the epoch has {num_steps}")
 
     def _note_broken_off(self) -> None:
         """Warn once where passes end early as a habit: the rest of the data would never be seen."""
-        if not self._is_under_way:
+        if self._under_way is None:
             return
-        self._broken_at.append(self._next_step)
-        if len(self._broken_at) == _BROKEN_OFF and len(set(self._broken_at)) == 1:
+        self._broken_at = [*self._broken_at, self._next_step][-_BROKEN_OFF:]
+        if not self._has_warned and self._broken_at == [self._next_step] * _BROKEN_OFF:
+            self._has_warned = True
             warnings.warn(
                 f"{_BROKEN_OFF} passes in a row were broken off at step {self._next_step} of {len(self)}, and each begins "
                 "the same epoch again; give the builder `steps=`, or call `set_epoch` before each pass",
@@ -168,7 +181,6 @@ class Loader(DataLoader[Any]):
 
     def _note(self, record: Record) -> None:
         self.last = record
-        self._next_step = record.step + 1
         report = self._report
         report["steps"] += 1
         for source, count in record.counts:
@@ -183,12 +195,12 @@ class Loader(DataLoader[Any]):
 
     def state_dict(self) -> State:
         """Return where this run stands: after the latest batch that was handed out."""
-        position = self._batches.clock.position
+        position = self._position
         plan = self._batches.plan_at(position, self.num_workers)
         return State(
             version=STATE_VERSION,
             epoch=position.epoch,
-            step=self._next_step if self._is_under_way else position.step,
+            step=position.step if self._under_way is None else self._next_step,
             lanes=plan.shape.lanes,
             world_size=plan.shape.world_size,
             global_batch=plan.global_batch,
@@ -214,18 +226,23 @@ class Loader(DataLoader[Any]):
             raise PlanError("the state is of a run with other sources, shards, seed or arguments; start a new run")
         if position.step >= plan.num_steps:  # saved at the very end of an epoch
             position = Position(position.epoch + 1, 0, 0, 0)
-        self._batches.clock.position = position
-        self._next_step, self._is_under_way = position.step, False
+        self._position, self._under_way = position, None
 
 
-def _compare_over_ranks(digest: str, world_size: int) -> None:
+def _compare_over_ranks(digest: str, position: Position, world_size: int) -> None:
     """Raise PlanError if ranks have different plans: they would draw different sources, or wait for each other."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() != world_size:
         return
-    digests: list[Any] = [None] * world_size
-    distributed.all_gather_object(digests, digest)
-    different = [rank for rank, one in enumerate(digests) if one != digests[0]]
+    found: list[Any] = [None] * world_size
+    distributed.all_gather_object(found, (digest, position))
+    elsewhere = [rank for rank, (_, where) in enumerate(found) if where != found[0][1]]
+    if elsewhere:
+        raise PlanError(
+            f"all ranks must begin at the same step; rank {elsewhere[0]} begins at {found[elsewhere[0]][1]} and rank 0 at "
+            f"{found[0][1]}: call `set_epoch` and `load_state_dict` on all ranks alike"
+        )
+    different = [rank for rank, (one, _) in enumerate(found) if one != found[0][0]]
     if different:
         raise PlanError(
             f"all ranks must have the same plan; rank {different[0]} has another than rank 0: compare their sources, "

@@ -7,6 +7,7 @@ the rank is asked for. The answer travels to the workers with the pipeline.
 from __future__ import annotations
 
 import copy
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -20,6 +21,8 @@ from equitar.errors import StageError
 from equitar.order import Order, Prepared
 from equitar.plan import Plan
 from equitar.topology import Topology
+
+logger = logging.getLogger("equitar")
 
 _INSTEAD = {
     "shuffle": "`shuffle=` of the builder",
@@ -54,8 +57,8 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         self.order = order
         self._prepared: Prepared | None = None
         self._made: tuple[tuple[int, ...], Plan] | None = None
+        self._has_said_left_out = False
         self.clock = Clock()
-        self.is_managed = False  # by a Loader, which moves the clock
 
     def __getstate__(self) -> dict[str, Any]:
         self.prepared()  # workers must not look for their rank, nor read all sidecars again
@@ -79,7 +82,6 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         if epoch < 0:
             raise ValueError(f"`epoch` must be >= 0; got {epoch}")
         self.clock.position = Position(epoch, 0, 0, 0)
-        self.clock.begin(-1)
 
     def plan(self, epoch: int | None = None, *, num_workers: int | None = None) -> Plan:
         """Return the plan of an epoch.
@@ -99,7 +101,22 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         name = (position.epoch, position.lanes, position.world_size, num_workers)
         if self._made is None or self._made[0] != name:
             self._made = (name, self.order.plan(self.prepared(), position, num_workers))
+            self._say_left_out(self._made[1])
         return self._made[1]
+
+    def _say_left_out(self, plan: Plan) -> None:
+        """Log once which sources are too short for the plan."""
+        short = [supply for supply in self.prepared().supplies if supply.name not in plan.names]
+        if self._has_said_left_out or detect_workers()[1]:
+            return
+        self._has_said_left_out = bool(short)
+        for supply in short:
+            logger.warning(
+                "source %r is left out: it has %d samples but one global batch needs %d",
+                supply.name,
+                supply.copies,
+                plan.global_batch,
+            )
 
     def sources(self, epoch: int) -> list[str] | None:
         """Return the name of the source of every step of an epoch on this rank, or None where batches are mixed."""
@@ -126,15 +143,18 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         return consumer(prepared.rank, prepared.world_size), self.clock.position
 
     def _advancing(self, topology: Topology, position: Position) -> Iterator[tuple[Record, Any]]:
-        again = self.clock.begin(position.epoch) if topology.worker == 0 else False
-        if again and topology.num_workers and not self.is_managed:
+        plan = self.plan_at(position, topology.num_workers)
+        if topology.num_workers and topology.worker == 0 and plan.is_whole and self.clock.begins_again(position.epoch):
             warnings.warn(
                 f"epoch {position.epoch} begins again; call `set_epoch` before each epoch, or use equitar.Loader",
                 stacklevel=2,
             )
-        yield from self._from(topology, position)
-        if not topology.num_workers:
-            self.clock.position = Position(position.epoch + 1, 0, 0, 0)
+        for record, batch in self._from(topology, position):
+            # With the last batch, not after it: who takes as many as there are never asks for more.
+            is_complete = record.step == plan.num_steps - 1 and not topology.num_workers
+            if is_complete and self.clock.position == position:  # else `set_epoch` was called on the way
+                self.clock.position = Position(position.epoch + 1, 0, 0, 0)
+            yield record, batch
 
     def _from(self, topology: Topology, position: Position) -> Iterator[tuple[Record, Any]]:
         plan = self.plan_at(position, topology.num_workers)
