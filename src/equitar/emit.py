@@ -89,8 +89,9 @@ class Emitter:
                 sample = feed.read(shard, row, copy)
                 keys.append(sample["__key__"])
             samples.append(sample if self.plan.is_whole else _with_pad(sample, copy))
-        only = self.plan.names[int(places.source[0])] if self.one_source else None
         counts = Counter(places.source.tolist())
+        # With `agree="rank"`, more ranks may have shared this global batch when the epoch began.
+        only = self.plan.names[int(places.source[0])] if self.one_source and len(counts) == 1 else None
         named = tuple((self.plan.names[source], count) for source, count in counts.items())
         record = Record(self.epoch, step, only, tuple(keys), named, tuple(dropped))
         return record, self._collated(samples, only, step)

@@ -55,9 +55,11 @@ class _Shard:
                 file, size = open_shard(self.url, self._options), size_of(self.url, self._options)
         except FileNotFoundError as error:
             raise SourceError(
-                f"{self.url} of source {sidecars.source.name!r} is missing but its sidecar is there"
+                f"{self.url} of source {sidecars.source.name!r} is missing but its sidecar is there; restore the shard, or take "
+                f"it out of `urls` and {mend}"
             ) from error
         if size != sidecar.shard_size:
+            os.close(file) if isinstance(file, int) else file.close()
             found = f"{self.url} has {size} bytes but its sidecar was made of {sidecar.shard_size}"
             raise StaleSidecarError(f"{found}; {mend}")
         return file
