@@ -26,8 +26,8 @@ LAYERS = (
         "L2 I/O",
         "tar headers forward walking npz sidecar storage summary labels outside detect reader catalog selection ledger shard_index indexing",
     ),
-    ("L3 execute", "feed emit clock order pipeline build stages loader"),
-    ("L4 edge", "stats preview plots report cli demo"),
+    ("L3 execute", "feed emit clock order state pipeline build stages loader"),
+    ("L4 edge", "class_stats training plan_preview plots report cli_words cli_text cli_plan cli"),
     ("the package", "__init__ __main__"),
 )
 PURE_LAYERS = 2  # the first ones, L0 and L1: numpy, the standard library and each other

@@ -6,80 +6,17 @@ SOURCE is ``name=urls``. A shell expands braces before we see them, so that equa
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from equitar.errors import SourceError
+from equitar.cli_plan import plan_command, stats_command
+from equitar.cli_words import Commands, debug_option, parse_sources, source_options, table
 from equitar.indexing import IndexReport, check, index
 from equitar.outside import read_classes, read_labels
-from equitar.sources import Source
 
-_NAMED = re.compile(r"(?P<name>[\w.+-]+)=(?P<urls>.+)", re.DOTALL)
-_DEBUG = "equitar.debug"  # in a context's `meta`, which a group shares with its commands
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def parse_sources(words: Sequence[str], *, root: str | None = None, sidecars: str | None = None) -> list[Source]:
-    """Return the sources that ``name=urls`` words name, in the order in which the names first occur.
-
-    >>> [(one.name, one.urls) for one in parse_sources(["a=1.tar", "b=x-{0..9}.tar", "a=2.tar"])]
-    [('a', ('1.tar', '2.tar')), ('b', 'x-{0..9}.tar')]
-    """
-    urls_of: dict[str, list[str]] = {}
-    for word in words:
-        named = _NAMED.fullmatch(word)
-        if named is None:
-            raise SourceError(f"SOURCE must be name=urls; got {word!r}; write, say, train={word or 'shard-*.tar'}")
-        urls_of.setdefault(named["name"], []).append(named["urls"])
-    return [
-        Source(name=name, urls=urls[0] if len(urls) == 1 else tuple(urls), root=root, sidecars=sidecars)
-        for name, urls in urls_of.items()
-    ]
-
-
-class Commands(click.Group):
-    """A group whose commands end in one line and exit code 1 where the package raises, or in its trace with --debug."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command that the line names."""
-        try:
-            return super().invoke(ctx)
-        except (ValueError, RuntimeError, OSError) as error:
-            # Click's own errors are RuntimeErrors, and know better how they are to be shown.
-            if ctx.meta.get(_DEBUG) or isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):
-                raise
-            raise click.ClickException(str(error) or repr(error)) from error
-
-
-def debug_option(command: Command) -> Command:
-    """Give a command (or the group) the option --debug."""
-
-    def remember(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-        ctx.meta[_DEBUG] = ctx.meta.get(_DEBUG) or value
-
-    shown = "Show the trace of an error, not only its line."
-    return click.option("--debug", is_flag=True, expose_value=False, callback=remember, help=shown)(command)
-
-
-def source_options(command: Command) -> Command:
-    """Give a command the argument SOURCE... and the options that say where shards and sidecars are."""
-    for option in (
-        debug_option,
-        click.option(
-            "--sidecars", metavar="DIR", help="Folder of the sidecars, mirroring the shards' (default: beside each)."
-        ),
-        click.option(
-            "--root", metavar="DIR", help="What the shards' paths are relative to (default: their common folder)."
-        ),
-        click.argument("words", metavar="SOURCE...", nargs=-1, required=True),
-    ):
-        command = option(command)
-    return command
+__all__ = ["Commands", "debug_option", "main", "parse_sources", "source_options"]
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -93,6 +30,8 @@ def main() -> None:
     \b
       equitar index cc3m=/data/cc3m-{000000..000331}.tar --labels cls
       equitar check cc3m=/data/cc3m-{000000..000331}.tar
+      equitar stats lvis=/data/lvis-{000..099}.tar --repeat 1e-3 --plot stats.png
+      equitar plan cc3m=/data/cc3m-{000000..000331}.tar --batch-size 256 --world-size 8 --num-workers 4
     """
     if "" not in sys.path:  # `package.module:function` may be a file of the user's, here
         sys.path.insert(0, "")
@@ -176,15 +115,11 @@ def _table(report: IndexReport) -> str:
         (one.name, f"{one.written:,}", f"{one.skipped:,}", f"{one.samples:,}", f"{one.bytes / 1e6:,.1f}")
         for one in report.sources
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    ]
-    return "\n".join([*lines, *(f"{one.name}: {note}" for one in report.sources for note in one.notes)])
+    return "\n".join([table(rows), *(f"{one.name}: {note}" for one in report.sources for note in one.notes)])
 
+
+main.add_command(stats_command)
+main.add_command(plan_command)
 
 if __name__ == "__main__":
     main()

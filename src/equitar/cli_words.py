@@ -1,0 +1,91 @@
+"""What do the words of a command line mean? What the commands share: sources, options, tables, and errors in one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from equitar.errors import SourceError
+from equitar.sources import Source
+
+_NAMED = re.compile(r"(?P<name>[\w.+-]+)=(?P<urls>.+)", re.DOTALL)
+_DEBUG = "equitar.debug"  # in a context's `meta`, which a group shares with its commands
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def parse_sources(words: Sequence[str], *, root: str | None = None, sidecars: str | None = None) -> list[Source]:
+    """Return the sources that ``name=urls`` words name, in the order in which the names first occur.
+
+    >>> [(one.name, one.urls) for one in parse_sources(["a=1.tar", "b=x-{0..9}.tar", "a=2.tar"])]
+    [('a', ('1.tar', '2.tar')), ('b', 'x-{0..9}.tar')]
+    """
+    urls_of: dict[str, list[str]] = {}
+    for word in words:
+        named = _NAMED.fullmatch(word)
+        if named is None:
+            raise SourceError(f"SOURCE must be name=urls; got {word!r}; write, say, train={word or 'shard-*.tar'}")
+        urls_of.setdefault(named["name"], []).append(named["urls"])
+    return [
+        Source(name=name, urls=urls[0] if len(urls) == 1 else tuple(urls), root=root, sidecars=sidecars)
+        for name, urls in urls_of.items()
+    ]
+
+
+class Commands(click.Group):
+    """A group whose commands end in one line and exit code 1 where the package raises, or in its trace with --debug."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that the line names."""
+        try:
+            return super().invoke(ctx)
+        except (ValueError, RuntimeError, OSError) as error:
+            # Click's own errors are RuntimeErrors, and know better how they are to be shown.
+            if ctx.meta.get(_DEBUG) or isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):
+                raise
+            raise click.ClickException(str(error) or repr(error)) from error
+
+
+def debug_option(command: Command) -> Command:
+    """Give a command (or the group) the option --debug."""
+
+    def remember(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+        ctx.meta[_DEBUG] = ctx.meta.get(_DEBUG) or value
+
+    shown = "Show the trace of an error, not only its line."
+    return click.option("--debug", is_flag=True, expose_value=False, callback=remember, help=shown)(command)
+
+
+def source_options(command: Command) -> Command:
+    """Give a command the argument SOURCE... and the options that say where shards and sidecars are."""
+    for option in (
+        debug_option,
+        click.option(
+            "--sidecars", metavar="DIR", help="Folder of the sidecars, mirroring the shards' (default: beside each)."
+        ),
+        click.option(
+            "--root", metavar="DIR", help="What the shards' paths are relative to (default: their common folder)."
+        ),
+        click.argument("words", metavar="SOURCE...", nargs=-1, required=True),
+    ):
+        command = option(command)
+    return command
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as aligned columns: the first one to the left, all others to the right.
+
+    >>> print(table([("source", "samples"), ("sbu", "1,024")]))
+    source  samples
+    sbu       1,024
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        ).rstrip()
+        for row in rows
+    )

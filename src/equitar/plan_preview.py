@@ -1,0 +1,287 @@
+"""What will a training read? Its own plan, executed over readers that open no tar.
+
+What is told is what is emitted before stages drop anything: order, plan and emitter are those of training, and only the last
+link is another one, a reader that answers from sidecars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from equitar.catalog import Sidecars
+from equitar.emit import Emitter, Record
+from equitar.feed import Feed
+from equitar.mix64 import Int64
+from equitar.order import Order, Prepared
+from equitar.pipeline import Batches
+from equitar.plan import Plan
+from equitar.recipe import Debiased
+from equitar.sources import Sample
+from equitar.topology import Topology
+
+_MOST_CONSUMERS = 64
+_MOST_BATCHES = 1 << 15  # one is some 50 microseconds of planning
+_MOST_PLACES = 1 << 20
+_SHARDS_KEPT = 1024  # many consumers are asked in turn, each at its own shards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePreview:
+    """What an epoch takes of one source.
+
+    Attributes:
+        name: The source.
+        samples: Samples that are emitted, copies counted.
+        batches: Global batches; None where batches are mixed.
+        share: Its share of the epoch.
+        passes: How often the epoch goes through it.
+        remainder: Copies of a pass that are left out, others in each pass.
+        most: Most copies of one sample in the epoch.
+    """
+
+    name: str
+    samples: int
+    batches: int | None
+    share: float
+    passes: float
+    remainder: int
+    most: int
+
+
+class Consumer(NamedTuple):
+    """What one worker of one rank reads.
+
+    Attributes:
+        rank: The rank.
+        worker: Its worker; 0 without workers.
+        steps: Steps that it does, of those that are counted.
+        shards: Shards that it opens.
+        samples: Samples that it reads, copies counted.
+        bytes: Bytes of these samples' fields.
+    """
+
+    rank: int
+    worker: int
+    steps: int
+    shards: int
+    samples: int
+    bytes: int
+
+
+class Emission(NamedTuple):
+    """One sample of a batch.
+
+    Attributes:
+        step: Step at which it is emitted.
+        rank: Rank that emits it.
+        worker: Worker of that rank.
+        source: Its source.
+        shard: Path of its shard below the root of the source.
+        row: Its row there.
+        key: Its key.
+        copy: Which copy of the sample it is in this pass.
+        is_padding: Whether it only fills a place (`exact` alone does that).
+    """
+
+    step: int
+    rank: int
+    worker: int
+    source: str
+    shard: str
+    row: int
+    key: str
+    copy: int
+    is_padding: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Preview:
+    """The plan of an epoch.
+
+    Attributes:
+        epoch: Which epoch.
+        steps: Its steps.
+        batch_size: Samples per rank and step.
+        world_size: Ranks.
+        num_workers: Workers of each rank.
+        lanes: Lanes of the plan.
+        seed: The seed.
+        digest: Names all that the plan depends on, apart from the epoch.
+        sources: What it takes of each source, by name.
+        schedule: Index of the source of every step, (steps,): once if all ranks agree, else one for each rank; None where
+            batches are mixed.
+        consumers: The first consumers, rank by rank, and what each reads.
+        num_consumers: How many there are.
+        counted_steps: Steps that `consumers` are counted over: all, unless one consumer has too many.
+    """
+
+    epoch: int
+    steps: int
+    batch_size: int
+    world_size: int
+    num_workers: int
+    lanes: int
+    seed: int
+    digest: str
+    sources: tuple[SourcePreview, ...]
+    schedule: tuple[Int64, ...] | None
+    consumers: tuple[Consumer, ...]
+    num_consumers: int
+    counted_steps: int
+
+
+def preview(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Preview:
+    """Return the plan of an epoch, and what each consumer reads in it, without opening a tar.
+
+    Args:
+        batches: From `debiased`, `mixed` or `exact`; give them `rank` and `world_size` to plan for other ranks than there are.
+        epoch: Which epoch.
+        num_workers: DataLoader workers of each rank.
+
+    Raises:
+        PlanError: If the promises cannot be kept.
+        SourceError, SidecarError: If shards or sidecars are not as they must be.
+    """
+    order, prepared = batches.order, batches.prepared()
+    plan = batches.plan(epoch, num_workers=num_workers)
+    emitted = max(1, sum(one.quota for one in plan.account))
+    is_mixed = plan.sources(0) is None
+    consumers, counted_steps = _consumers(order, prepared, plan, num_workers)
+    return Preview(
+        epoch=epoch,
+        steps=plan.num_steps,
+        batch_size=plan.shape.batch_size,
+        world_size=prepared.world_size,
+        num_workers=num_workers,
+        lanes=plan.shape.lanes,
+        seed=plan.shape.seed,
+        digest=plan.digest,
+        sources=tuple(
+            SourcePreview(
+                name=one.name,
+                samples=one.quota,
+                batches=None if is_mixed else one.quota // plan.global_batch,
+                share=one.quota / emitted,
+                passes=one.passes,
+                remainder=one.remainder,
+                most=one.most,
+            )
+            for one in plan.account
+        ),
+        schedule=_schedule(order, plan, prepared.world_size),
+        consumers=consumers,
+        num_consumers=prepared.world_size * max(1, num_workers),
+        counted_steps=counted_steps,
+    )
+
+
+def emissions(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Iterator[Emission]:
+    """Yield every sample of an epoch before stages drop any: step by step, rank by rank, in the order of each batch.
+
+    Args:
+        batches: As for `preview`.
+        epoch: Which epoch.
+        num_workers: DataLoader workers of each rank.
+    """
+    order, prepared = batches.order, batches.prepared()
+    plan = batches.plan(epoch, num_workers=num_workers)
+    readers = {one.source.name: SidecarReader(one) for one in prepared.catalog.sidecars}
+
+    def emitted(topology: Topology) -> Iterator[tuple[Record, list[Sample]]]:
+        feeds = [Feed(name, readers[name], (), max_substitutes=0) for name in plan.names]
+        emitter = Emitter(
+            plan=plan, epoch=epoch, topology=topology, feeds=feeds, collate=list, one_source=order.one_source
+        )
+        return emitter.run(0)
+
+    streams = [
+        [emitted(_topology(prepared, rank, worker, num_workers)) for worker in range(max(1, num_workers))]
+        for rank in range(prepared.world_size)
+    ]
+    for step in range(plan.num_steps):
+        worker = step % max(1, num_workers)
+        for rank, of_workers in enumerate(streams):
+            record, samples = next(of_workers[worker])
+            assert record.step == step, "each worker has every so-many-th step"
+            for one in samples:
+                where = one["__source__"], one["__shard__"], one["__row__"], one["__key__"]
+                yield Emission(step, rank, worker, *where, one["__copy__"], one.get("__pad__", False))
+
+
+class SidecarReader:
+    """Reads samples without their fields: what a sidecar knows of them."""
+
+    def __init__(self, sidecars: Sidecars) -> None:
+        self._sidecars = sidecars
+        self._keys = lru_cache(_SHARDS_KEPT)(lambda shard: sidecars(shard).keys)
+
+    def read(self, shard: int, row: int) -> Sample:
+        """Return where a sample is, and its key."""
+        shards = self._sidecars.shards
+        return {
+            "__key__": self._keys(shard)[row],
+            "__url__": shards.urls[shard],
+            "__shard__": shards.paths[shard],
+            "__row__": row,
+        }
+
+
+def _topology(prepared: Prepared, rank: int, worker: int, num_workers: int) -> Topology:
+    return Topology(rank=rank, world_size=prepared.world_size, worker=worker, num_workers=num_workers)
+
+
+def _schedule(order: Order, plan: Plan, world_size: int) -> tuple[Int64, ...] | None:
+    is_own = isinstance(order.recipe, Debiased) and order.recipe.agree == "rank"
+    found = [plan.sources(rank) for rank in range(world_size if is_own else 1)]
+    return None if found[0] is None else tuple(one for one in found if one is not None)
+
+
+def _consumers(order: Order, prepared: Prepared, plan: Plan, num_workers: int) -> tuple[tuple[Consumer, ...], int]:
+    """Return what the first consumers read, and the number of steps that this is counted over."""
+    workers = max(1, num_workers)
+    each = -(-plan.num_steps // workers)  # steps of a consumer
+    within = min(_MOST_BATCHES // max(1, each), _MOST_PLACES // max(1, each * plan.shape.batch_size), _MOST_CONSUMERS)
+    chosen = range(min(max(1, within), prepared.world_size * workers))
+    most_steps = min(_MOST_BATCHES, max(1, _MOST_PLACES // plan.shape.batch_size)) * workers
+    counted_steps = plan.num_steps if within else min(plan.num_steps, most_steps)
+    topologies = [_topology(prepared, one // workers, one % workers, num_workers) for one in chosen]
+    read: list[list[Int64]] = [[] for _ in chosen]  # (3, n) each: source, shard and row
+    for step in range(counted_steps):  # steps outside, ranks inside: a window that workers share is dealt once
+        for index in range(step % workers, len(chosen), workers):
+            first, last = plan.share(step, topologies[index].rank, prepared.world_size)
+            read[index].append(np.stack(plan.places(step, first, last)[:3]))
+    sizes = _Sizes(order, prepared, plan.names)
+    return tuple(_account(sizes, one, places) for one, places in zip(topologies, read, strict=True)), counted_steps
+
+
+class _Sizes:
+    """Bytes of the rows of a shard, as far as a training reads their fields."""
+
+    def __init__(self, order: Order, prepared: Prepared, names: Sequence[str]) -> None:
+        self._fields = None if order.fields is None else {field.lower() for field in order.fields}
+        of_name = {one.source.name: one for one in prepared.catalog.sidecars}
+        self._sidecars = [of_name[name] for name in names]
+        self.of = lru_cache(maxsize=None)(self._read)
+
+    def _read(self, source: int, shard: int) -> Int64:
+        sidecar = self._sidecars[source](shard)
+        if self._fields is None:
+            return sidecar.sizes
+        wanted = np.array([name in self._fields for name in sidecar.fields], np.int64)
+        ends = np.concatenate([[0], np.cumsum(sidecar.size * wanted[sidecar.field])])
+        sizes: Int64 = np.diff(ends[sidecar.indptr])
+        return sizes
+
+
+def _account(sizes: _Sizes, topology: Topology, read: Sequence[Int64]) -> Consumer:
+    places = np.concatenate([np.zeros((3, 0), np.int64), *read], axis=1)
+    places = places[:, np.lexsort(places[1::-1])]  # by source, then shard
+    cuts = np.flatnonzero(np.diff(places[:2], axis=1).any(axis=0)) + 1
+    parts = np.split(places, cuts, axis=1) if places.shape[1] else []
+    num_bytes = sum(int(sizes.of(int(part[0, 0]), int(part[1, 0]))[part[2]].sum()) for part in parts)
+    return Consumer(topology.rank, topology.worker, len(read), len(parts), places.shape[1], num_bytes)
