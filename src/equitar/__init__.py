@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from equitar.build import debiased, exact, mixed
     from equitar.catalog import catalog_of
+    from equitar.class_stats import stats
     from equitar.errors import (
         LabelError,
         PlanError,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from equitar.indexing import check, index
     from equitar.loader import Loader
     from equitar.pipeline import Batches
+    from equitar.plan_preview import emissions, preview
     from equitar.quota import Passes, Temperature
     from equitar.repeat import RepeatFactor
     from equitar.sources import Source, split
@@ -51,14 +53,17 @@ _HOME = {
     "catalog_of": "catalog",
     "check": "indexing",
     "debiased": "build",
+    "emissions": "plan_preview",
     "exact": "build",
     "index": "indexing",
     "mixed": "build",
+    "preview": "plan_preview",
     "read": "stages",
     "repeats": "stages",
     "shuffled": "stages",
     "slices": "stages",
     "split": "sources",
+    "stats": "class_stats",
 }
 
 __all__ = [
@@ -80,14 +85,17 @@ __all__ = [
     "catalog_of",
     "check",
     "debiased",
+    "emissions",
     "exact",
     "index",
     "mixed",
+    "preview",
     "read",
     "repeats",
     "shuffled",
     "slices",
     "split",
+    "stats",
 ]
 
 try:
