@@ -27,7 +27,11 @@ class Position(NamedTuple):
     world_size: int
 
 
-_BEGUN, _SAID = -2, -1  # cells: 1 + the epoch that was begun, and whether beginning one again was noted
+_BEGUN, _SAID, _DRIVEN = (
+    -3,
+    -2,
+    -1,
+)  # cells: 1 + the epoch that was begun; whether beginning one again was noted; `is_driven`
 
 
 class Clock:
@@ -35,7 +39,7 @@ class Clock:
 
     def __init__(self) -> None:
         """Start at the beginning of epoch 0."""
-        self._cells = torch.zeros(len(Position._fields) + 2, dtype=torch.int64)
+        self._cells = torch.zeros(len(Position._fields) + 3, dtype=torch.int64)
         self._cells.share_memory_()  # type: ignore[no-untyped-call]  # torch has no types for it
 
     @property
@@ -53,3 +57,12 @@ class Clock:
         self._cells[_BEGUN] = epoch + 1
         self._cells[_SAID] |= int(again)
         return again
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether a Loader goes through an epoch now."""
+        return bool(self._cells[_DRIVEN])
+
+    @is_driven.setter
+    def is_driven(self, is_driven: bool) -> None:
+        self._cells[_DRIVEN] = int(is_driven)

@@ -12,9 +12,12 @@ import os
 import sys
 from collections.abc import Mapping
 
+from equitar.errors import PlanError
 from equitar.topology import Topology
 
 logger = logging.getLogger("equitar")
+
+_RESHARDING = frozenset(("IterableDatasetShard", "DataLoaderDispatcher"))
 
 _PAIRS = (
     ("torchrun", "RANK", "WORLD_SIZE"),
@@ -66,6 +69,22 @@ def consumer(rank: int, world_size: int) -> Topology:
     """Return the topology of this process, given its rank."""
     worker, num_workers = detect_workers()
     return Topology(rank=rank, world_size=world_size, worker=worker, num_workers=num_workers)
+
+
+def refuse_resharding() -> None:
+    """Raise PlanError if a caller is about to share out again what each rank has a share of.
+
+    accelerate and the Trainer of transformers wrap an iterable data set so that each process keeps every n-th batch, or that
+    one process reads for all. A data set can only see that by who calls it; workers that were forked see their parent's callers.
+    """
+    frame = sys._getframe(1)  # noqa: SLF001  (the documented way to one's callers)
+    while (frame := frame.f_back) is not None:  # type: ignore[assignment]  # None ends the loop
+        caller = type(frame.f_locals.get("self")).__name__
+        if caller in _RESHARDING:
+            raise PlanError(
+                f"{caller} would share this stream out again, but each rank already gets its own part; hand the loader to the "
+                "training loop as it is, without `accelerator.prepare`, or set `dispatch_batches=False` and one process"
+            )
 
 
 def _from_lightning(variables: Mapping[str, str]) -> tuple[int, int]:

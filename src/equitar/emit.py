@@ -66,7 +66,7 @@ class Emitter:
     one_source: bool
 
     def run(self, first_step: int) -> Iterator[tuple[Record, Any]]:
-        """Yield this consumer's batches from a step on, each with its record."""
+        """Yield this consumer's batches from a step of its own on, each with its record."""
         for step in steps_of(self.plan, self.topology, first_step):
             yield self._batch(step)
 
@@ -123,8 +123,8 @@ class Emitter:
 
 
 def steps_of(plan: Plan, topology: Topology, first_step: int) -> range:
-    """Return the steps of one consumer from a step on: a DataLoader collects them round robin."""
-    return range(first_step + topology.worker, plan.num_steps, max(1, topology.num_workers))
+    """Return the steps of one consumer from the first of them on: a DataLoader collects them round robin."""
+    return range(first_step, plan.num_steps, max(1, topology.num_workers))
 
 
 def _with_pad(sample: Any, copy: int) -> Any:

@@ -14,21 +14,9 @@ from equitar.clock import Position
 from equitar.emit import Dropped, Record
 from equitar.errors import PlanError
 from equitar.pipeline import Batches
+from equitar.state import State, check_state, position_in, state_of
 
-STATE_VERSION = 1
 _BROKEN_OFF = 3  # passes in a row at one step, before it looks like a habit
-
-
-class State(TypedDict):
-    """Where a run stands: a few hundred bytes."""
-
-    version: int
-    epoch: int
-    step: int
-    lanes: int
-    world_size: int
-    global_batch: int
-    digest: str
 
 
 class Report(TypedDict):
@@ -48,12 +36,17 @@ class Report(TypedDict):
 
 
 class _Recorded(IterableDataset[Any]):
-    """Batches with their records, as workers send them."""
+    """Batches with their records, as workers send them to a Loader."""
 
     def __init__(self, batches: Batches) -> None:
         self.batches = batches
 
     def __iter__(self) -> Iterator[tuple[Record, Any]]:
+        if not self.batches.clock.is_driven:
+            raise PlanError(
+                "another loader was built around the data of an equitar.Loader, and would share out again what each rank has "
+                "a share of; use the Loader as it is (with accelerate: do not `prepare` it)"
+            )
         return self.batches.recorded()
 
     def __len__(self) -> int:
@@ -85,6 +78,7 @@ class Loader(DataLoader[Any]):
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
         pin_memory_device: str = "",
+        in_order: bool = True,
     ) -> None:
         """Make a loader of its own clock: two loaders over the same batches do not disturb each other.
 
@@ -98,7 +92,10 @@ class Loader(DataLoader[Any]):
             prefetch_factor: As in torch, batches per worker.
             persistent_workers: As in torch.
             pin_memory_device: As in torch.
+            in_order: Must be true.
         """
+        if not in_order:
+            raise ValueError("`in_order` must be True: a step out of turn would be another step on the other ranks")
         if not isinstance(batches, Batches):
             raise TypeError(f"`batches` must come from debiased, mixed or exact; got {type(batches).__name__}")
         self._batches = batches.copied()
@@ -141,6 +138,7 @@ class Loader(DataLoader[Any]):
             self._is_compared = True
         self._note_broken_off()
         self._batches.clock.position = position
+        self._batches.clock.is_driven = True  # before workers start
         self._next_step = position.step
         self._under_way = this = object()
         return self._pass(super().__iter__(), this, position, plan.num_steps)
@@ -149,7 +147,7 @@ class Loader(DataLoader[Any]):
         self, batches: Iterator[tuple[Record, Any]], this: object, position: Position, num_steps: int
     ) -> Iterator[Any]:
         due = position.step
-        for record, batch in batches:
+        for record, batch in self._driven(batches, this):
             if (record.epoch, record.step) != (position.epoch, due):
                 raise PlanError(
                     f"step {record.step} of epoch {record.epoch} came when step {due} of epoch {position.epoch} was due; keep "
@@ -165,6 +163,14 @@ class Loader(DataLoader[Any]):
             yield batch
         if due < num_steps:
             raise PlanError(f"workers ended at step {due} but the epoch has {num_steps}")
+
+    def _driven(self, batches: Iterator[tuple[Record, Any]], this: object) -> Iterator[tuple[Record, Any]]:
+        """Pass batches on, and note when no Loader is behind their workers any more."""
+        try:
+            yield from batches
+        finally:
+            if self._under_way in (this, None):
+                self._batches.clock.is_driven = False
 
     def _note_broken_off(self) -> None:
         """Warn once where passes end early as a habit: the rest of the data would never be seen."""
@@ -195,36 +201,20 @@ class Loader(DataLoader[Any]):
 
     def state_dict(self) -> State:
         """Return where this run stands: after the latest batch that was handed out."""
-        position = self._position
-        plan = self._batches.plan_at(position, self.num_workers)
-        return State(
-            version=STATE_VERSION,
-            epoch=position.epoch,
-            step=position.step if self._under_way is None else self._next_step,
-            lanes=plan.shape.lanes,
-            world_size=plan.shape.world_size,
-            global_batch=plan.global_batch,
-            digest=plan.digest,
-        )
+        plan = self._batches.plan_at(self._position, self.num_workers)
+        step = self._position.step if self._under_way is None else self._next_step
+        return state_of(self._batches.order, plan, self._position._replace(step=step))
 
     def load_state_dict(self, state: State) -> None:
         """Begin the next iterator where a run stood, with any number of ranks and workers of the same global batch.
 
         Raises:
-            PlanError: If the state is of another version, or of another plan.
+            PlanError: If the state is of another version, or of another plan; it says what differs.
         """
-        if state["version"] != STATE_VERSION:
-            raise PlanError(f"the state must be of version {STATE_VERSION}; got {state['version']!r}")
-        position = Position(state["epoch"], state["step"], state["lanes"], state["world_size"])
+        position = position_in(state)
         plan = self._batches.plan_at(position, self.num_workers)
-        if plan.global_batch != state["global_batch"]:
-            raise PlanError(
-                f"a resumed run must have the same global batch; it had {state['global_batch']} samples and now has "
-                f"{plan.global_batch}"
-            )
-        if plan.digest != state["digest"]:
-            raise PlanError("the state is of a run with other sources, shards, seed or arguments; start a new run")
-        if position.step >= plan.num_steps:  # saved at the very end of an epoch
+        check_state(state, state_of(self._batches.order, plan, position))
+        if position.step >= plan.num_steps:
             position = Position(position.epoch + 1, 0, 0, 0)
         self._position, self._under_way = position, None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from equitar.catalog import Catalog, Repeat, catalog_of, supplies_of
@@ -30,7 +31,7 @@ class Prepared(NamedTuple):
     world_size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Order:
     """What a builder was asked for; see `equitar.debiased`."""
 
@@ -51,12 +52,16 @@ class Order:
     one_source: bool
 
     def prepared(self) -> Prepared:
-        """Return what is asked for once.
+        """Return what is asked for once, at the first call; the answer travels to workers with the order.
 
         Raises:
             SourceError, SidecarError: If a shard or a sidecar is missing or stale.
             PlanError: If only one of `rank` and `world_size` is given.
         """
+        return self._prepared
+
+    @cached_property
+    def _prepared(self) -> Prepared:
         if self.rank is not None and self.world_size is not None:
             rank, world_size = self.rank, self.world_size
         elif self.rank is None and self.world_size is None:
@@ -90,9 +95,9 @@ class Order:
         return [Reader(sidecars, fields=self.fields, copy=self.copy) for sidecars in prepared.catalog.sidecars]
 
     def emitted(
-        self, prepared: Prepared, plan: Plan, topology: Topology, position: Position
+        self, prepared: Prepared, plan: Plan, topology: Topology, epoch: int, first_step: int
     ) -> Iterator[tuple[Record, Any]]:
-        """Yield the batches of one consumer, each with its record."""
+        """Yield the batches of one consumer, from a step of its own on, each with its record."""
         readers = self.readers(prepared)
         feeds = {
             source.name: Feed(source.name, reader, (*source.stages, *self.stages), max_substitutes=self.max_substitutes)
@@ -100,14 +105,14 @@ class Order:
         }
         emitter = Emitter(
             plan=plan,
-            epoch=position.epoch,
+            epoch=epoch,
             topology=topology,
             feeds=[feeds[name] for name in plan.names],
             collate=self.collate,
             one_source=self.one_source,
         )
         try:
-            yield from emitter.run(position.step)
+            yield from emitter.run(first_step)
         finally:
             for reader in readers:
                 reader.close()

@@ -15,11 +15,12 @@ from typing import Any
 import webdataset as wds
 
 from equitar.clock import Clock, Position
-from equitar.detect import consumer, detect_workers
+from equitar.detect import consumer, detect_workers, refuse_resharding
 from equitar.emit import Record
 from equitar.errors import StageError
 from equitar.order import Order, Prepared
 from equitar.plan import Plan
+from equitar.state import State, check_state, position_in, state_of
 from equitar.topology import Topology
 
 logger = logging.getLogger("equitar")
@@ -55,9 +56,10 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         """Keep an order; nothing is read yet."""
         super().__init__()
         self.order = order
-        self._prepared: Prepared | None = None
         self._made: tuple[tuple[int, ...], Plan] | None = None
         self._has_said_left_out = False
+        self._resumed: Position | None = None  # from `load_state_dict`: used once, in this process only
+        self._next: Position | None = None  # what this process emits next, for `state_dict`
         self.clock = Clock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -66,13 +68,10 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
 
     def prepared(self) -> Prepared:
         """Return what is asked for once: catalog, supplies and rank; see `Order.prepared`."""
-        if self._prepared is None:
-            self._prepared = self.order.prepared()
-        return self._prepared
+        return self.order.prepared()
 
     def copied(self) -> Batches:
         """Return the same batches with a clock of their own, for a Loader."""
-        self.prepared()
         result = copy.copy(self)
         result.clock = Clock()
         return result
@@ -82,6 +81,7 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         if epoch < 0:
             raise ValueError(f"`epoch` must be >= 0; got {epoch}")
         self.clock.position = Position(epoch, 0, 0, 0)
+        self._next = None
 
     def plan(self, epoch: int | None = None, *, num_workers: int | None = None) -> Plan:
         """Return the plan of an epoch.
@@ -130,35 +130,68 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
 
     def __iter__(self) -> Iterator[Any]:
         """Return an iterator over the epoch of the clock."""
+        refuse_resharding()
         topology, position = self.consumer()
-        return (batch for _, batch in self._advancing(topology, position))
+        first_step = position.step + topology.worker
+        if self._resumed is not None:
+            position, first_step, self._resumed = self._resumed, self._resumed.step, None
+        return self._advancing(topology, position, first_step)
 
     def recorded(self) -> Iterator[tuple[Record, Any]]:
-        """Return an iterator over the epoch of the clock, each batch with its record; the clock stays."""
-        return self._from(*self.consumer())
+        """Return an iterator over the epoch of the clock, each batch with its record; for a Loader, which moves the clock."""
+        topology, position = self.consumer()
+        return self._from(topology, position, position.step + topology.worker)
 
     def consumer(self) -> tuple[Topology, Position]:
         """Return who reads in this process, and where it begins."""
         prepared = self.prepared()
         return consumer(prepared.rank, prepared.world_size), self.clock.position
 
-    def _advancing(self, topology: Topology, position: Position) -> Iterator[tuple[Record, Any]]:
-        plan = self.plan_at(position, topology.num_workers)
-        if topology.num_workers and topology.worker == 0 and plan.is_whole and self.clock.begins_again(position.epoch):
+    def _advancing(self, topology: Topology, position: Position, first_step: int) -> Iterator[Any]:
+        plan, workers = self.plan_at(position, topology.num_workers), topology.num_workers
+        if workers and topology.worker == 0 and plan.is_whole and self.clock.begins_again(position.epoch):
             warnings.warn(
                 f"epoch {position.epoch} begins again; call `set_epoch` before each epoch, or use equitar.Loader",
                 stacklevel=2,
             )
-        for record, batch in self._from(topology, position):
+        self._next = position._replace(step=first_step)
+        for record, batch in self._from(topology, position, first_step):
+            self._next = position._replace(step=record.step + max(1, workers))
             # With the last batch, not after it: who takes as many as there are never asks for more.
-            is_complete = record.step == plan.num_steps - 1 and not topology.num_workers
-            if is_complete and self.clock.position == position:  # else `set_epoch` was called on the way
-                self.clock.position = Position(position.epoch + 1, 0, 0, 0)
-            yield record, batch
+            if record.step == plan.num_steps - 1 and not workers:
+                self._next = Position(position.epoch + 1, 0, 0, 0)
+                if self.clock.position == position:  # else `set_epoch` was called on the way
+                    self.clock.position = self._next
+            yield batch
 
-    def _from(self, topology: Topology, position: Position) -> Iterator[tuple[Record, Any]]:
+    def _from(self, topology: Topology, position: Position, first_step: int) -> Iterator[tuple[Record, Any]]:
         plan = self.plan_at(position, topology.num_workers)
-        return self._composed(self.order.emitted(self.prepared(), plan, topology, position))
+        return self._composed(self.order.emitted(self.prepared(), plan, topology, position.epoch, first_step))
+
+    def state_dict(self) -> State:
+        """Return where this process stands: after its latest batch. In a worker, the state of this worker alone.
+
+        torchdata's StatefulDataLoader collects these; it insists on the same number of workers. `Loader` does not.
+        """
+        topology, position = self.consumer()
+        position = self._next or position
+        return state_of(self.order, self.plan_at(position, topology.num_workers), position)
+
+    def load_state_dict(self, state: State) -> None:
+        """Begin the next iterator of this process where another stood.
+
+        Raises:
+            PlanError: If the state is of another plan; it says what differs.
+        """
+        topology, _ = self.consumer()
+        position = position_in(state)
+        plan = self.plan_at(position, topology.num_workers)
+        check_state(state, state_of(self.order, plan, position))
+        if not topology.num_workers and position.step >= plan.num_steps:
+            position = Position(position.epoch + 1, 0, 0, 0)
+        self._resumed = self._next = position
+        if not topology.num_workers:
+            self.clock.position = position
 
     def _composed(self, batches: Iterator[tuple[Record, Any]]) -> Iterator[tuple[Record, Any]]:
         """Take batches through the composed stages, and their records past them."""

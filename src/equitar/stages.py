@@ -59,7 +59,7 @@ class _Slices:
         plan = self.batches.plan_at(position, topology.num_workers)
         order = self.batches.order
         readers = dict(zip((one.name for one in prepared.catalog.sources), order.readers(prepared), strict=True))
-        for step in steps_of(plan, topology, position.step):
+        for step in steps_of(plan, topology, position.step + topology.worker):
             places = plan.places(step, *plan.share(step, topology.rank, topology.world_size))
             for source, shard, row, copy in zip(*(column.tolist() for column in places), strict=True):
                 name = plan.names[source]
@@ -79,6 +79,9 @@ def slices(batches: Batches) -> Callable[[], Iterator[Slice]]:
 class _Read:
     def __call__(self, planned: Iterable[Slice]) -> Iterator[Sample]:
         for one in planned:
+            if one == {}:
+                yield {}
+                continue
             if not isinstance(one, Slice):
                 raise StageError(f"`read` takes what `slices` gives; got {one!r}: put it right after `slices`")
             sample = one.reader.read(one.shard, one.row)

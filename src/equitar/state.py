@@ -1,0 +1,97 @@
+"""Where does a run stand? A few hundred bytes: epoch, step, and what the plan was made of.
+
+A plan is a function of its arguments, so this is all that resuming needs: no buffer, no generator, no list of what was seen. What
+the plan was made of is kept in words, one entry for each argument and source, so that a state that does not fit is refused
+with the difference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, TypedDict
+
+from equitar.clock import Position
+from equitar.errors import PlanError
+from equitar.line import Supply
+from equitar.order import Order
+from equitar.plan import Plan
+
+STATE_VERSION = 1
+
+
+class State(TypedDict):
+    """Where a run stands.
+
+    Attributes:
+        version: Version of this format.
+        epoch: The epoch.
+        step: The step that comes next.
+        lanes: Lanes the epoch was planned with.
+        world_size: Ranks the epoch was planned with.
+        global_batch: Samples of all ranks at a step.
+        made_of: Arguments and sources of the plan.
+    """
+
+    version: int
+    epoch: int
+    step: int
+    lanes: int
+    world_size: int
+    global_batch: int
+    made_of: dict[str, str]
+
+
+def state_of(order: Order, plan: Plan, position: Position) -> State:
+    """Return the state of a run at a position of its plan."""
+    repeat = order.repeat
+    made_of = {
+        "seed": str(order.seed),
+        "shuffle": str(order.shuffle),
+        "recipe": repr(order.recipe),
+        "repeat": getattr(repeat, "__qualname__", repr(repeat)),
+        **{f"source {supply.name!r}": _shards_of(supply) for supply in order.prepared().supplies},
+    }
+    return State(
+        version=STATE_VERSION,
+        epoch=position.epoch,
+        step=position.step,
+        lanes=plan.shape.lanes,
+        world_size=plan.shape.world_size,
+        global_batch=plan.global_batch,
+        made_of=made_of,
+    )
+
+
+def position_in(state: State) -> Position:
+    """Return the position that a state names.
+
+    Raises:
+        PlanError: If the state is of another version.
+    """
+    if state.get("version") != STATE_VERSION:
+        raise PlanError(f"the state must be of version {STATE_VERSION}; got {state.get('version')!r}")
+    return Position(state["epoch"], state["step"], state["lanes"], state["world_size"])
+
+
+def check_state(state: State, now: State) -> None:
+    """Raise PlanError, with the differences in words, if a state is of another plan than that of now."""
+    before: dict[str, Any] = {"global batch": str(state["global_batch"]), **state["made_of"]}
+    after: dict[str, Any] = {"global batch": str(now["global_batch"]), **now["made_of"]}
+    differences = [
+        f"{name} was {before.get(name, 'not there')} and is {after.get(name, 'not there')}"
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
+    ]
+    if differences:
+        raise PlanError(
+            f"a run resumes within an epoch only with the plan it had, but {'; '.join(differences)}; restore these, or begin "
+            "a new epoch"
+        )
+
+
+def _shards_of(supply: Supply) -> str:
+    """Return a short name of the shards of a source and of how often their samples come."""
+    mix = hashlib.blake2b(repr((supply.largest, supply.rounding)).encode(), digest_size=6)
+    for column in (supply.shard_ids, supply.num_rows, supply.sums):
+        mix.update(column.astype("<u8").tobytes())
+    return f"{len(supply.num_rows)} shards, {int(supply.num_rows.sum())} samples ({mix.hexdigest()})"
