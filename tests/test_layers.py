@@ -21,13 +21,13 @@ SRC = Path(__file__).resolve().parents[1] / "src"
 # Lowest first. Write a module below src/equitar as its dotted path: "reader", "labels.coco".
 LAYERS = (
     ("L0 values", "errors mix64 presence topology sources"),
-    ("L1 pure", "repeat quota schedule line shape passes window assign laid track legal plan validation recipe"),
+    ("L1 pure", "repeat quota schedule line shape passes window assign laid track legal plan held validation recipe"),
     (
         "L2 I/O",
         "tar headers forward walking npz sidecar storage summary labels outside detect reader catalog selection ledger shard_index indexing",
     ),
-    ("L3 execute", "feed emit clock order state pipeline build stages loader"),
-    ("L4 edge", "class_stats training plan_preview plots report cli_words cli_text cli_plan cli"),
+    ("L3 execute", "feed emit clock order state pipeline in_turn build stages loader"),
+    ("L4 edge", "class_stats training plan_preview plots report lightning cli_words cli_text cli_plan cli"),
     ("the package", "__init__ __main__"),
 )
 PURE_LAYERS = 2  # the first ones, L0 and L1: numpy, the standard library and each other

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         StageError,
         StaleSidecarError,
     )
+    from equitar.in_turn import check_order
     from equitar.indexing import check, index
     from equitar.loader import Loader
     from equitar.pipeline import Batches
@@ -52,6 +53,7 @@ _HOME = {
     "batched_by_source": "stages",
     "catalog_of": "catalog",
     "check": "indexing",
+    "check_order": "in_turn",
     "debiased": "build",
     "emissions": "plan_preview",
     "exact": "build",
@@ -84,6 +86,7 @@ __all__ = [
     "batched_by_source",
     "catalog_of",
     "check",
+    "check_order",
     "debiased",
     "emissions",
     "exact",

@@ -34,6 +34,7 @@ def debiased(
     copy: bool = True,
     lanes: int | None = None,
     agree: Agree = "world",
+    hold: int = 1,
     short: Short = "error",
     max_substitutes: int = 100,
     rank: int | None = None,
@@ -58,6 +59,8 @@ def debiased(
         copy: Whether fields are `bytes`; otherwise read-only views, which save a copy.
         lanes: Lanes to plan with; None is the number of workers.
         agree: ``"world"``: all ranks draw the same source at a step; ``"rank"``: each rank draws its own.
+        hold: Steps for which one source is held, >= 1: for losses that gather over gradient accumulation. No two copies of a
+            sample meet within these steps either.
         short: What to do with a source that has no full global batch: ``"error"`` or ``"leave_out"``.
         max_substitutes: How many samples in a row stages may drop at one place, >= 0.
         rank: This process among those that share the data; None detects it.
@@ -75,7 +78,7 @@ def debiased(
     return Batches(
         Order(
             sources=_checked(sources),
-            recipe=Debiased(weights=weights, steps=steps, agree=agree, short=short),
+            recipe=Debiased(weights=weights, steps=steps, agree=agree, short=short, hold=hold),
             batch_size=batch_size,
             seed=seed,
             shuffle=shuffle,

@@ -124,10 +124,12 @@ class Loader(DataLoader[Any]):
         self._report = Report(steps=0, samples={}, dropped={}, lost=[])
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the next iterator at the start of an epoch, >= 0."""
+        """Begin the next iterator at the start of an epoch, >= 0; where `load_state_dict` was just called, in the middle of it."""
         if epoch < 0:
             raise ValueError(f"`epoch` must be >= 0; got {epoch}")
-        self._position, self._under_way = Position(epoch, 0, 0, 0), None
+        is_loaded = self._under_way is None and self._position.step > 0
+        if not (is_loaded and self._position.epoch == epoch):
+            self._position, self._under_way = Position(epoch, 0, 0, 0), None
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names a class of its own
         """Return an iterator over the epoch of the clock."""

@@ -77,9 +77,12 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         return result
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the next iterator at the start of an epoch, >= 0."""
+        """Begin the next iterator at the start of an epoch, >= 0; where `load_state_dict` was just called, in the middle of it."""
         if epoch < 0:
             raise ValueError(f"`epoch` must be >= 0; got {epoch}")
+        if self._resumed is not None and self._resumed.epoch == epoch:
+            return
+        self._resumed = None
         self.clock.position = Position(epoch, 0, 0, 0)
         self._next = None
 
@@ -135,6 +138,9 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         first_step = position.step + topology.worker
         if self._resumed is not None:
             position, first_step, self._resumed = self._resumed, self._resumed.step, None
+        self._next = position._replace(
+            step=first_step
+        )  # at once: a worker is asked for its state before its first batch
         return self._advancing(topology, position, first_step)
 
     def recorded(self) -> Iterator[tuple[Record, Any]]:
@@ -154,7 +160,6 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
                 f"epoch {position.epoch} begins again; call `set_epoch` before each epoch, or use equitar.Loader",
                 stacklevel=2,
             )
-        self._next = position._replace(step=first_step)
         for record, batch in self._from(topology, position, first_step):
             self._next = position._replace(step=record.step + max(1, workers))
             # With the last batch, not after it: who takes as many as there are never asks for more.

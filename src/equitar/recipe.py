@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from equitar.errors import PlanError
+from equitar.held import HeldPlan
 from equitar.line import Supply
 from equitar.plan import Agree, Plan, Short, debiased_plan, mixed_plan
 from equitar.quota import Changes, Weights
@@ -28,12 +30,34 @@ class Debiased:
     steps: int | None
     agree: Agree
     short: Short
+    hold: int
 
     def plan(self, supplies: Sequence[Supply], shape: Shape) -> Plan:
-        """Return the plan of supplies in a shape."""
-        return debiased_plan(
-            supplies, shape, weights=self.weights, steps=self.steps, agree=self.agree, short=self.short
+        """Return the plan of supplies in a shape.
+
+        Raises:
+            PlanError: If steps are not whole multiples of `hold`, or `debiased_plan` cannot keep the promises.
+        """
+        if self.hold < 1:
+            raise PlanError(f"`hold` must be >= 1; got {self.hold}")
+        weights = self.weights
+        if isinstance(weights, Sequence):
+            weights = [(self._held(start, "a change of `weights`"), one) for start, one in weights]
+        held = debiased_plan(
+            supplies,
+            replace(shape, batch_size=shape.batch_size * self.hold),
+            weights=weights,
+            steps=None if self.steps is None else self._held(self.steps, "`steps`"),
+            agree=self.agree,
+            short=self.short,
         )
+        return held if self.hold == 1 else HeldPlan(held, shape, self.hold)
+
+    def _held(self, steps: int, what: str) -> int:
+        """Return a number of steps as a number of held batches."""
+        if steps % self.hold:
+            raise PlanError(f"{what} must be a multiple of `hold`, {self.hold}; got {steps}")
+        return steps // self.hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

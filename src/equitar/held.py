@@ -1,0 +1,56 @@
+"""Hold one source for several steps: for losses that gather over the steps of gradient accumulation.
+
+A held plan deals batches of `hold` times the size, and hands each out in `hold` steps. So the samples that a loss gathers over
+these steps, on all ranks, are one global batch of the plan behind it: of one source, and without two copies of a sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from equitar.laid import Places
+from equitar.mix64 import Int64
+from equitar.plan import Plan
+from equitar.shape import Shape, SourceAccount
+
+
+class HeldPlan:
+    """A plan whose batches are handed out in parts; see `equitar.plan.Plan`."""
+
+    is_whole = True
+
+    def __init__(self, plan: Plan, shape: Shape, hold: int) -> None:
+        """Hand out the batches of a plan.
+
+        Args:
+            plan: A plan of batches that are `hold` times too large.
+            shape: The numbers as the user gave them.
+            hold: Steps for each of its batches, >= 1.
+        """
+        self._plan, self._hold, self.shape = plan, hold, shape
+        self.global_batch = shape.global_batch
+        self.num_steps = plan.num_steps * hold
+        self.digest = f"{plan.digest}-{hold}"
+        self.names = plan.names
+        self.account: tuple[SourceAccount, ...] = plan.account
+
+    def sources(self, rank: int) -> Int64 | None:
+        """Return the index of the source of every step on a rank, (steps,), or None where batches are mixed."""
+        found = self._plan.sources(rank)
+        return None if found is None else np.repeat(found, self._hold)
+
+    def share(self, step: int, rank: int, world_size: int) -> tuple[int, int]:
+        """Return the slots of a rank at a step: its part of its share of the held batch."""
+        first, last = self._plan.share(step // self._hold, rank, world_size)
+        each, part = (last - first) // self._hold, step % self._hold
+        return first + part * each, first + (part + 1) * each
+
+    def places(self, step: int, first: int, last: int) -> Places:
+        """Return what lies in slots [first, last) of the held batch of a step."""
+        return self._plan.places(step // self._hold, first, last)
+
+    def substitutes(self, step: int, slot: int) -> Iterator[tuple[int, int]]:
+        """Yield (shard, row) of samples of the same source that may stand in for a dropped one."""
+        return self._plan.substitutes(step // self._hold, slot)

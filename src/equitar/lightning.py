@@ -1,0 +1,23 @@
+"""For Lightning: a callback that gives every epoch of the trainer its own epoch of the data.
+
+An `equitar.Loader` advances by itself after a complete pass. With ``limit_train_batches``, or a trainer that stops an epoch early,
+passes are never complete, and each would begin the same epoch again: then use this callback, or `steps=` of the builder.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+
+class SetEpoch(Callback):
+    """Calls `set_epoch` on the training loaders that have it, before each epoch."""
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Set the epoch of the trainer on its training loaders."""
+        loaders: Any = trainer.train_dataloader
+        for loader in loaders.values() if isinstance(loaders, dict) else [loaders]:
+            target = loader if hasattr(loader, "set_epoch") else getattr(loader, "dataset", None)
+            if target is not None and hasattr(target, "set_epoch"):
+                target.set_epoch(trainer.current_epoch)
