@@ -21,7 +21,7 @@ SRC = Path(__file__).resolve().parents[1] / "src"
 # Lowest first. Write a module below src/equitar as its dotted path: "reader", "labels.coco".
 LAYERS = (
     ("L0 values", "errors mix64 presence topology sources"),
-    ("L1 pure", "repeat quota schedule line shape passes window assign laid track legal plan held validation recipe"),
+    ("L1 pure", "repeat counting quota schedule line shape passes window assign laid track legal plan held validation recipe"),
     (
         "L2 I/O",
         "tar headers forward walking npz sidecar storage summary labels outside detect reader catalog selection ledger shard_index indexing",

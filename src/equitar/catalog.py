@@ -15,9 +15,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from equitar.counting import count_classes
 from equitar.errors import PlanError, SidecarError, SourceError, StaleSidecarError
 from equitar.line import Supply
 from equitar.mix64 import Int64, text_id
+from equitar.presence import Presence
 from equitar.repeat import ONE, ClassCounts, RepeatFactor, class_factors, sample_factors
 from equitar.selection import Selection, checked_numbers, selection_of
 from equitar.sidecar import Sidecar, index_command, read_sidecar
@@ -126,6 +128,7 @@ class _Rows:
         factors: r(c) of it, (classes,).
         function: Gives the factors of the rows in place of labels.
         up: Whether factors are rounded up to whole copies.
+        empty: Factor of a row without labels.
     """
 
     sidecars: Sidecars
@@ -134,6 +137,7 @@ class _Rows:
     factors: Int64 | None = None
     function: Callable[[Sidecar], Any] | None = None
     up: bool = False
+    empty: int = ONE
 
     def __call__(self, shard: int) -> Int64:
         return self.of(shard, self.sidecars(shard))
@@ -148,7 +152,7 @@ class _Rows:
         elif self.ids is not None and self.factors is not None:
             if sidecar.presence is None:
                 raise _no_labels(self.sidecars.source)
-            result = sample_factors(sidecar.presence, self.ids, self.factors)
+            result = sample_factors(sidecar.presence, self.ids, self.factors, empty=self.empty)
         if self.up:
             result = -(-result // ONE) * ONE
         if self.selection is not None:
@@ -156,38 +160,37 @@ class _Rows:
         return result
 
 
-def class_counts(sidecars: Sidecars, summary: Summary, selection: Selection | None) -> ClassCounts:
-    """Return how many selected samples of a source contain each label.
+def class_counts(
+    sidecars: Sidecars, summary: Summary, selection: Selection | None, how: RepeatFactor | None = None
+) -> ClassCounts:
+    """Return how many selected samples of a source contain each label; for `how` also what only the rows can tell.
 
     Raises:
         SidecarError: If the source was indexed without labels.
     """
     if summary.label_counts is None:
         raise _no_labels(sidecars.source)
-    found, counts, total = summary.label_counts.ids, summary.label_counts.counts, int(summary.num_samples.sum())
-    if selection is not None:
-        kept = [
-            _kept_labels(path, one, selection) for path, one in zip(sidecars.shards.paths, sidecars.all(), strict=True)
-        ]
-        found = np.concatenate([labels for labels, _ in kept])
-        counts, total = np.ones(len(found), np.int64), sum(rows for _, rows in kept)
     names = dict(zip(*summary.class_names, strict=True)) if summary.class_names is not None else None
+    empty = "keep" if how is None else how.empty
+    if selection is not None or empty == "drop" or (how is not None and how.heuristic == "irfs"):
+        parts = zip(sidecars.shards.paths, sidecars.all(), strict=True)
+        return count_classes((_kept_rows(*part, selection) for part in parts), names=names, empty=empty)
+    found = summary.label_counts.ids
     ids = np.unique(found if names is None else np.array(list(names), np.int64))
     num_samples = np.zeros(len(ids), np.int64)
-    np.add.at(num_samples, np.searchsorted(ids, found), counts)
+    np.add.at(num_samples, np.searchsorted(ids, found), summary.label_counts.counts)
     return ClassCounts(
         ids=ids,
         num_samples=num_samples,
-        total=total,
+        total=int(summary.num_samples.sum()),
         names=None if names is None else tuple(names[one] for one in ids.tolist()),
     )
 
 
-def _kept_labels(path: str, sidecar: Sidecar, selection: Selection) -> tuple[Int64, int]:
-    """Return the labels of the kept rows of a shard, once for each row, and the number of these rows."""
+def _kept_rows(path: str, sidecar: Sidecar, selection: Selection | None) -> Presence:
+    """Return the labels of the kept rows of a shard."""
     assert sidecar.presence is not None, "a source has labels in all shards or in none"
-    kept = selection(path, sidecar) > 0
-    return sidecar.presence.ids[np.repeat(kept, np.diff(sidecar.presence.indptr))], int(kept.sum())
+    return sidecar.presence if selection is None else sidecar.presence.kept(selection(path, sidecar) > 0)
 
 
 def supplies_of(catalog: Catalog, repeat: Repeat) -> list[Supply]:
@@ -206,7 +209,7 @@ def supplies_of(catalog: Catalog, repeat: Repeat) -> list[Supply]:
     factors: Iterable[tuple[Int64 | None, Int64 | None]] = [(None, None)] * len(selections)
     if isinstance(how, RepeatFactor):
         triples = zip(catalog.sidecars, catalog.summaries, selections, strict=True)
-        counts = [class_counts(*one) for one in triples]
+        counts = [class_counts(*one, how) for one in triples]
         factors = zip([one.ids for one in counts], class_factors(counts, how), strict=True)
     result = []
     for sidecars, summary, selection, (ids, of_class) in zip(
@@ -214,7 +217,7 @@ def supplies_of(catalog: Catalog, repeat: Repeat) -> list[Supply]:
     ):
         rows = _Rows(sidecars, selection, ids, of_class)
         if isinstance(how, RepeatFactor):
-            rows = replace(rows, up=how.rounding == "ceil")
+            rows = replace(rows, up=how.rounding == "ceil", empty=how.without_labels)
         elif how is not None:
             rows = replace(rows, function=how)
         result.append(_supply(rows, summary, how))

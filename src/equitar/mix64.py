@@ -38,6 +38,8 @@ class Purpose(IntEnum):
     BERNOULLI = 9
     SPLIT = 10
     SHUFFLE_STAGE = 11
+    ROW_ORDER = 12
+    SAMPLER_DRAW = 13
 
 
 def fold(*ids: int) -> int:

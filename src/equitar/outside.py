@@ -187,15 +187,7 @@ def presence_of(rows: Sequence[Sequence[int]]) -> Presence:
     """
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     labels = np.fromiter((label for row in rows for label in row), np.int64, int(lengths.sum()))
-    row_of = np.repeat(np.arange(len(rows)), lengths)  # (labels,)
-    order = np.lexsort((labels, row_of))
-    row_of, labels = row_of[order], labels[order]
-    new = np.ones(len(labels), bool)
-    new[1:] = (row_of[1:] != row_of[:-1]) | (labels[1:] != labels[:-1])
-    starts = np.flatnonzero(new)
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(row_of[starts], minlength=len(rows)))])
-    counts = np.diff(np.append(starts, len(labels)))
-    return Presence(indptr=indptr.astype(np.int64), ids=labels[starts], counts=counts.astype(np.int64))
+    return Presence.of_entries(np.repeat(np.arange(len(rows)), lengths), labels, None, num_rows=len(rows))
 
 
 def _names_of(keys: Iterable[str]) -> tuple[list[str], list[str], list[str]]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equitar.mix64 import Int64
 
@@ -64,6 +65,38 @@ class Presence:
             ids=np.concatenate([none, *ids]),
             counts=np.concatenate([none, *counts]),
         )
+
+    @staticmethod
+    def of_entries(row_of: Int64, ids: Int64, times: Int64 | None, *, num_rows: int) -> Presence:
+        """Return the sparse rows of (row, label) pairs in any order, all at once; equal pairs are counted together.
+
+        Args:
+            row_of: Row of each pair, in [0, num_rows), (pairs,).
+            ids: Its label, (pairs,).
+            times: How often it counts, >= 1, (pairs,); None is once each.
+            num_rows: Number of rows.
+
+        >>> Presence.of_entries(np.array([0, 2, 0]), np.array([9, 3, 9]), None, num_rows=3).counts.tolist()
+        [2, 1]
+        """
+        order = np.lexsort((ids, row_of))
+        row_of, ids = row_of[order], ids[order]
+        is_first = np.ones(len(ids), bool)
+        is_first[1:] = (row_of[1:] != row_of[:-1]) | (ids[1:] != ids[:-1])
+        starts = np.flatnonzero(is_first)
+        if times is None:
+            counts = np.diff(np.append(starts, len(ids)))
+        else:
+            counts = np.add.reduceat(times[order], starts) if len(starts) else times[:0]
+        lengths = np.bincount(row_of[starts], minlength=num_rows)
+        indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        return Presence(indptr=indptr, ids=ids[starts], counts=counts.astype(np.int64))
+
+    def kept(self, mask: NDArray[np.bool_]) -> Presence:
+        """Return the rows for which `mask`, (rows,), is true."""
+        of_entries = np.repeat(mask, np.diff(self.indptr))
+        indptr = np.concatenate([[0], np.cumsum(np.diff(self.indptr)[mask])]).astype(np.int64)
+        return Presence(indptr=indptr, ids=self.ids[of_entries], counts=self.counts[of_entries])
 
     @staticmethod
     def joined(parts: Sequence[Presence]) -> Presence:

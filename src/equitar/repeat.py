@@ -4,27 +4,32 @@
 2. For each label c, its repeat factor ``r(c) = max(1, (t / f(c)) ** p)``, where p = 1/2 gives the square root of LVIS.
 3. For each sample I, ``r(I) = max of r(c) over its labels``, and 1 if it has none.
 
+The instance-aware variant (IRFS: Yaman, Mahmud and Liu 2023, arXiv 2305.08069) takes for f(c) the geometric mean of that
+fraction of the samples and of the fraction of all instances (boxes, say) that are of c.
+
 Factors are held as integers in units of 2**-20 copies (`ONE` is one copy), so that sums are exact and equal everywhere:
 division and square root are exact under IEEE 754, and other powers go through `decimal`, which is software.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equitar.errors import LabelError
+from equitar.errors import LabelError, PlanError
 from equitar.mix64 import Int64
 from equitar.presence import Presence
 
 Float64: TypeAlias = NDArray[np.float64]
 Rounding: TypeAlias = Literal["systematic", "bernoulli", "ceil"]
 Scope: TypeAlias = Literal["all", "source"]
+Heuristic: TypeAlias = Literal["lvis", "irfs"] | Callable[[Float64], Any]
+Empty: TypeAlias = Literal["keep", "drop"]
 
 ONE = 1 << 20
 
@@ -34,25 +39,33 @@ class RepeatFactor:
     """How labels become repeat factors.
 
     Attributes:
-        threshold: The t above: labels rarer than this are repeated, in [0, 1]; 0 repeats nothing.
+        threshold: The t above: labels rarer than this are repeated, in [0, 1]; 0 repeats nothing. ``"median"`` is the median of
+            f(c) over the labels that occur.
         power: The p above, >= 0; 0.5 is LVIS.
         cap: Largest factor, >= 1.
         ignore: Labels (names or ids) that repeat nothing.
         scope: Whether f(c) is taken over all sources that know the label, or in each source alone.
         rounding: How factors become whole copies: `systematic` gives floor or ceil with mean exactly r, `bernoulli` draws
             each sample alone (Detectron2), `ceil` rounds up (mmdetection).
+        heuristic: ``"lvis"``, ``"irfs"`` (f(c) is the geometric mean of the fractions of samples and of instances), or a function
+            that takes f(c), (labels,), and returns r(c) >= 0, (labels,), in place of the formula.
+        min_count: Labels that fewer samples have than this repeat nothing, >= 0: they may be mistakes.
+        empty: What becomes of samples without labels: ``"keep"`` (once, r = 1), or ``"drop"`` (as if they did not exist).
     """
 
-    threshold: float
+    threshold: float | Literal["median"] = 0.0
     power: float = 0.5
     cap: float | None = None
     ignore: Sequence[int | str] = ()
     scope: Scope = "all"
     rounding: Rounding = "systematic"
+    heuristic: Heuristic = "lvis"
+    min_count: int = 0
+    empty: Empty = "keep"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.threshold <= 1:
-            raise ValueError(f"`threshold` must be in [0, 1]; got {self.threshold!r}")
+        if self.threshold != "median" and (isinstance(self.threshold, str) or not 0 <= self.threshold <= 1):
+            raise ValueError(f"`threshold` must be in [0, 1] or 'median'; got {self.threshold!r}")
         if not 0 <= self.power < np.inf:
             raise ValueError(f"`power` must be a finite number >= 0; got {self.power!r}")
         if self.cap is not None and not 1 <= self.cap < np.inf:
@@ -61,6 +74,19 @@ class RepeatFactor:
             raise ValueError(f"`scope` must be 'all' or 'source'; got {self.scope!r}")
         if self.rounding not in ("systematic", "bernoulli", "ceil"):
             raise ValueError(f"`rounding` must be 'systematic', 'bernoulli' or 'ceil'; got {self.rounding!r}")
+        if not callable(self.heuristic) and self.heuristic not in ("lvis", "irfs"):
+            raise ValueError(f"`heuristic` must be 'lvis', 'irfs' or a function of f(c); got {self.heuristic!r}")
+        if callable(self.heuristic) and self.threshold != 0:
+            raise ValueError(f"`threshold` must be left out where `heuristic` is a function; got {self.threshold!r}")
+        if self.min_count < 0:
+            raise ValueError(f"`min_count` must be >= 0; got {self.min_count!r}")
+        if self.empty not in ("keep", "drop"):
+            raise ValueError(f"`empty` must be 'keep' or 'drop'; got {self.empty!r}")
+
+    @property
+    def without_labels(self) -> int:
+        """Factor of a sample without labels, in units of 2**-20 copies."""
+        return ONE if self.empty == "keep" else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +98,14 @@ class ClassCounts:
         num_samples: Samples that contain the label, (classes,).
         total: Samples of the source.
         names: The labels' names, (classes,), or None: then the ids mean something within this source only.
+        num_instances: How often each label occurs in all its samples together, (classes,), or None where it was not counted.
     """
 
     ids: Int64
     num_samples: Int64
     total: int
     names: tuple[str, ...] | None = None
+    num_instances: Int64 | None = None
 
 
 def power_of(value: float, power: float) -> float:
@@ -126,19 +154,59 @@ def frequencies(counts: Sequence[ClassCounts], *, scope: Scope) -> list[Float64]
     >>> [f.tolist() for f in frequencies([a, b], scope="all")]
     [[0.3, 0.4], [0.3]]
     """
-    with_label: dict[str, int] = {}
-    of_sources: dict[str, int] = {}
-    for one in counts:
-        for name, number in zip(one.names or (), one.num_samples.tolist(), strict=False):
-            with_label[name] = with_label.get(name, 0) + number
-            of_sources[name] = of_sources.get(name, 0) + one.total
-    result = []
-    for one in counts:
-        if one.names is None or scope == "source":
-            result.append(one.num_samples / max(1, one.total))
-        else:
-            result.append(np.array([with_label[name] / max(1, of_sources[name]) for name in one.names], np.float64))
-    return result
+    with_label = _pooled(counts, [one.num_samples for one in counts], scope=scope)
+    of_sources = _pooled(counts, [np.full(len(one.ids), one.total) for one in counts], scope=scope)
+    return [number / np.maximum(1, total) for number, total in zip(with_label, of_sources, strict=True)]
+
+
+def _pooled(counts: Sequence[ClassCounts], numbers: Sequence[Int64], *, scope: Scope) -> list[Int64]:
+    """Return one number for each label of each vocabulary, summed over the sources that know it."""
+    sums: dict[str, int] = {}
+    for one, values in zip(counts, numbers, strict=True):
+        for name, number in zip(one.names or (), values.tolist(), strict=False):
+            sums[name] = sums.get(name, 0) + number
+    return [
+        values if one.names is None or scope == "source" else np.array([sums[name] for name in one.names], np.int64)
+        for one, values in zip(counts, numbers, strict=True)
+    ]
+
+
+def instance_frequencies(counts: Sequence[ClassCounts], *, scope: Scope) -> list[Float64]:
+    """Return for each source's vocabulary the fraction of all instances, of the sources that know a label, that are of it.
+
+    >>> one = ClassCounts(ids=np.array([0, 1]), num_samples=np.array([1, 4]), total=9, num_instances=np.array([2, 6]))
+    >>> [f.tolist() for f in instance_frequencies([one], scope="all")]
+    [[0.25, 0.75]]
+    """
+    numbers = [one.num_instances for one in counts]
+    assert all(number is not None for number in numbers), "instances are counted where the heuristic asks for them"
+    known = [number for number in numbers if number is not None]
+    of_label = _pooled(counts, known, scope=scope)
+    of_all = _pooled(counts, [np.full(len(one), one.sum()) for one in known], scope=scope)
+    return [number / np.maximum(1, total) for number, total in zip(of_label, of_all, strict=True)]
+
+
+def _thresholds(counts: Sequence[ClassCounts], found: Sequence[Float64], how: RepeatFactor) -> list[float]:
+    """Return the threshold for each source; a median counts every label once, and only those that occur."""
+    if how.threshold != "median":
+        return [how.threshold] * len(counts)
+    labels: list[dict[object, float]] = []
+    for source, (one, frequency) in enumerate(zip(counts, found, strict=True)):
+        known = one.names or [(source, label) for label in one.ids.tolist()]
+        labels.append({label: f for label, f in zip(known, frequency.tolist(), strict=True) if f > 0})
+    if how.scope == "all":
+        labels = [{label: f for each in labels for label, f in each.items()}] * len(counts)
+    return [float(np.median(list(each.values()))) if each else 0.0 for each in labels]
+
+
+def _by_function(function: Callable[[Float64], Any], frequency: Float64, cap: float | None) -> Float64:
+    """Return the factors that a user's function gives, (labels,)."""
+    factors = np.array(function(frequency.copy()), np.float64)
+    if factors.shape != frequency.shape or not ((factors >= 0) & (factors < np.inf)).all():
+        shown = f"shape {factors.shape}" if factors.shape != frequency.shape else f"{factors.tolist()!r}"
+        raise PlanError(f"`heuristic` must give a finite factor >= 0 for each of {len(frequency)} labels; got {shown}")
+    factors[frequency == 0] = 1.0
+    return np.minimum(factors, np.inf if cap is None else cap)
 
 
 def class_factors(counts: Sequence[ClassCounts], how: RepeatFactor) -> list[Int64]:
@@ -151,31 +219,42 @@ def class_factors(counts: Sequence[ClassCounts], how: RepeatFactor) -> list[Int6
     unknown = [one for one in how.ignore if one not in known]
     if unknown:
         raise LabelError(f"`ignore` must name labels that occur in a vocabulary; no source has {unknown[0]!r}")
+    found = frequencies(counts, scope=how.scope)
+    if how.heuristic == "irfs":
+        pairs = zip(found, instance_frequencies(counts, scope=how.scope), strict=True)
+        found = [np.sqrt(of_samples * of_instances) for of_samples, of_instances in pairs]
+    enough = _pooled(counts, [one.num_samples for one in counts], scope=how.scope)
     result = []
-    for source, frequency in zip(counts, frequencies(counts, scope=how.scope), strict=True):
-        factors = repeat_factors(frequency, threshold=how.threshold, power=how.power, cap=how.cap)
+    for source, frequency, threshold, number in zip(
+        counts, found, _thresholds(counts, found, how), enough, strict=True
+    ):
+        if callable(how.heuristic):
+            factors = _by_function(how.heuristic, frequency, how.cap)
+        else:
+            factors = repeat_factors(frequency, threshold=threshold, power=how.power, cap=how.cap)
         names = source.names or ("",) * len(factors)
         ignored = [
             label in how.ignore or name in how.ignore for label, name in zip(source.ids.tolist(), names, strict=True)
         ]
-        factors[np.array(ignored, bool)] = 1.0
+        factors[np.array(ignored, bool) | (number < how.min_count)] = 1.0
         result.append(np.rint(factors * ONE).astype(np.int64))
     return result
 
 
-def sample_factors(presence: Presence, ids: Int64, factors: Int64) -> Int64:
-    """Return r(I) of each row, (rows,): the largest factor of its labels, `ONE` without labels.
+def sample_factors(presence: Presence, ids: Int64, factors: Int64, *, empty: int = ONE) -> Int64:
+    """Return r(I) of each row, (rows,): the largest factor of its labels, `empty` without labels.
 
     Args:
         presence: Labels of the rows.
         ids: The vocabulary, increasing, (classes,); it must hold every label of the rows.
         factors: r(c) in units of 2**-20, (classes,).
+        empty: Factor of a row without labels, in these units.
 
     >>> rows = Presence.of([[3, 9], [], [3]])
     >>> (sample_factors(rows, np.array([3, 9]), np.array([ONE, 5 * ONE])) // ONE).tolist()
     [5, 1, 1]
     """
-    result = np.full(presence.num_rows, ONE, np.int64)
+    result = np.full(presence.num_rows, empty, np.int64)
     filled = presence.indptr[1:] > presence.indptr[:-1]  # reduceat on an empty row would give the next row's label
     if filled.any():
         of_entries = factors[np.searchsorted(ids, presence.ids)]
