@@ -15,7 +15,21 @@ from equitar.sources import Sample, Stage
 
 # Stages of webdataset and ours that hold samples back, or change how many there are, as `name_of` calls them.
 _NEVER_PER_SAMPLE = frozenset(
-    "shuffle detshuffle batched listed unbatched unlisted slice islice Cached LMDBCached Shuffled Repeats BatchedBySource".split()
+    (
+        *(
+            "shuffle",
+            "detshuffle",
+            "batched",
+            "listed",
+            "unbatched",
+            "unlisted",
+            "slice",
+            "islice",
+            "Cached",
+            "LMDBCached",
+        ),
+        *("Shuffled", "Repeats", "BatchedBySource"),
+    )
 )
 _REMEMBERED = 4096  # keys of dropped samples, by which a stage that held them back is found out
 
