@@ -20,6 +20,7 @@ from equitar.errors import PlanError, SidecarError, SourceError, StaleSidecarErr
 from equitar.line import Supply
 from equitar.mix64 import Int64, text_id
 from equitar.presence import Presence
+from equitar.redact import shown
 from equitar.repeat import ONE, ClassCounts, RepeatFactor, class_factors, sample_factors
 from equitar.selection import Selection, checked_numbers, selection_of
 from equitar.sidecar import Sidecar, index_command, read_sidecar
@@ -64,7 +65,7 @@ class Sidecars:
         sidecar = read_sidecar(url, mend=mend, storage_options=self.source.storage_options)
         if sidecar.digest != self._digests[shard]:
             raise StaleSidecarError(
-                f"{url} is not the sidecar that the summary of {self.source.name!r} was made of; {mend}"
+                f"{shown(url)} is not the sidecar that the summary of {self.source.name!r} was made of; {mend}"
             )
         return sidecar
 
@@ -103,7 +104,7 @@ def catalog_of(sources: Sequence[Source]) -> Catalog:
             other = owner.setdefault(url, source)
             if other is not source and None in (other.keep, source.keep):
                 raise SourceError(
-                    f"a shard must belong to one source; {url} is in {other.name!r} and in {source.name!r} "
+                    f"a shard must belong to one source; {shown(url)} is in {other.name!r} and in {source.name!r} "
                     "(to use parts of it in both, give both a `keep`)"
                 )
     summaries = tuple(load_summary(source) for source in ordered)

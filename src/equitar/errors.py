@@ -9,6 +9,7 @@
      └─ PlanError               no plan can keep the promises with these arguments
     RuntimeError
      ├─ ShardMismatchError      a shard gave other bytes than its sidecar says (found while training)
+     ├─ StorageError            a store or a command did not give a shard, however often it was asked
      └─ StageError              a stage of the user breaks the contract of per-sample stages
 
 Each message says what was required, what was found, where, and, when certain, what to do.
@@ -44,6 +45,10 @@ class PlanError(ValueError):
 
 class ShardMismatchError(RuntimeError):
     """A shard gave other bytes than its sidecar promises; raised while reading."""
+
+
+class StorageError(RuntimeError):
+    """A store or a command does not give the bytes of a file, however often it was asked."""
 
 
 class StageError(RuntimeError):

@@ -31,6 +31,7 @@ from equitar.errors import LabelError, ShardError, SidecarError, SourceError
 from equitar.labels import Missing, labels_from_spec
 from equitar.ledger import Ledger, SourceReport
 from equitar.outside import LabelTable, Vocabulary, read_classes, read_labels
+from equitar.redact import shown
 from equitar.shard_index import Outcome, Recipe, Shard, check_shard, index_shard, rename_classes, spool, spooled
 from equitar.sidecar import index_command
 from equitar.sources import Source
@@ -136,6 +137,7 @@ def _ledgers(sources: Source | Iterable[Source]) -> list[Ledger]:
                 sidecar=sidecar_url(listed, path, source.sidecars),
                 options=source.storage_options,
                 mend=index_command(source),
+                retries=source.retries,
             )
             for path, url in zip(listed.paths, listed.urls, strict=True)
         ]
@@ -143,7 +145,9 @@ def _ledgers(sources: Source | Iterable[Source]) -> list[Ledger]:
             first = owner.setdefault(shard.sidecar, shard.url)
             if first != shard.url:
                 mend = "give each source a folder of its own as `sidecars`"
-                raise SourceError(f"{first} and {shard.url} would share the sidecar {shard.sidecar}; {mend}")
+                raise SourceError(
+                    f"{shown(first)} and {shard.where} would share the sidecar {shown(shard.sidecar)}; {mend}"
+                )
         ledgers.append(Ledger(source=source, shards=shards))
     twice = [name for name, times in Counter(ledger.source.name for ledger in ledgers).items() if times > 1]
     if twice:
@@ -197,7 +201,7 @@ def _run(
             if isinstance(error, BrokenExecutor):
                 raise error
             if error is not None:
-                ledger.fail(shard.url, error)
+                ledger.fail(shard.where, error)
             else:
                 ledger.take(shard, future.result())
                 num_bytes += int(future.result().row.shard_sizes[0])

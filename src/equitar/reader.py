@@ -7,19 +7,16 @@ become another is never sliced wrongly.
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Collection
-from typing import BinaryIO
 
 import numpy as np
 
 from equitar.catalog import Sidecars
-from equitar.errors import ShardMismatchError, SourceError, StaleSidecarError
 from equitar.mix64 import Int64
-from equitar.sidecar import Sidecar, index_command
+from equitar.opening import open_ranges
+from equitar.sidecar import Sidecar
 from equitar.sources import Sample
-from equitar.storage import local_path, open_shard, size_of
 
 _OPEN_SHARDS = 32  # a window touches a few shards of its source
 _GAP = 1 << 16  # bytes between two members up to which one read for both is cheaper than two
@@ -38,52 +35,8 @@ class _Shard:
         self.starts: list[int] = sidecar.offset[chosen].tolist()
         self.sizes: list[int] = sidecar.size[chosen].tolist()
         self.whole = _one_read_each(sidecar.offset[chosen], sidecar.size[chosen], row)
-        self._options = sidecars.source.storage_options
-        self._file = self._opened(sidecar, sidecars)
-
-    def _opened(self, sidecar: Sidecar, sidecars: Sidecars) -> int | BinaryIO:
-        mend = index_command(sidecars.source, label_spec=sidecar.label_spec)
-        if not sidecar.sliceable:
-            raise SourceError(f"{self.url} is compressed, so samples cannot be read by position; unpack it and {mend}")
-        local = local_path(self.url)
-        file: int | BinaryIO
-        try:
-            if local is not None:
-                file = os.open(local, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-                size = os.fstat(file).st_size
-            else:
-                file, size = open_shard(self.url, self._options), size_of(self.url, self._options)
-        except FileNotFoundError as error:
-            raise SourceError(
-                f"{self.url} of source {sidecars.source.name!r} is missing but its sidecar is there; restore the shard, or take "
-                f"it out of `urls` and {mend}"
-            ) from error
-        if size != sidecar.shard_size:
-            os.close(file) if isinstance(file, int) else file.close()
-            found = f"{self.url} has {size} bytes but its sidecar was made of {sidecar.shard_size}"
-            raise StaleSidecarError(f"{found}; {mend}")
-        return file
-
-    def read(self, start: int, length: int) -> bytes:
-        """Return bytes of the shard."""
-        if isinstance(self._file, int):
-            found = os.pread(self._file, length, start)
-        else:
-            self._file.seek(start)
-            found = self._file.read(length)
-        if len(found) != length:
-            raise ShardMismatchError(
-                f"{self.url} ended at byte {start + len(found)} but its sidecar has data up to {start + length}; "
-                "restore the shard or run `equitar index` again"
-            )
-        return found
-
-    def close(self) -> None:
-        """Close the file."""
-        if isinstance(self._file, int):
-            os.close(self._file)
-        else:
-            self._file.close()
+        self.file = open_ranges(url, sidecar, sidecars.source)
+        self.read = self.file.read
 
 
 def _one_read_each(offset: Int64, size: Int64, row: Int64) -> bool:
@@ -135,10 +88,10 @@ class Reader:
         one = _Shard(shards.urls[shard], self._sidecars(shard), self._fields, self._sidecars)
         self._open[shard] = one
         if len(self._open) > _OPEN_SHARDS:
-            self._open.popitem(last=False)[1].close()
+            self._open.popitem(last=False)[1].file.close()
         return one
 
     def close(self) -> None:
         """Close all shards."""
         while self._open:
-            self._open.popitem()[1].close()
+            self._open.popitem()[1].file.close()

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from equitar.errors import SidecarError, StaleSidecarError
 from equitar.labels import Extractor, Labels, Missing, labels_from_spec, no_label
 from equitar.mix64 import Int64
+from equitar.opening import open_stream
 from equitar.outside import LabelTable, Vocabulary, encoded, presence_of
 from equitar.presence import Presence
+from equitar.redact import shown
 from equitar.sidecar import ClassNames, Sidecar, digest_of, read_sidecar, sidecar_of, write_sidecar
-from equitar.storage import open_shard, size_of
+from equitar.sources import Retries
 from equitar.summary import Summary, summarize
 from equitar.tar import MemberTable, member_table, walk, wants_fields
 
@@ -33,13 +34,20 @@ class Shard:
         sidecar: URL of its sidecar.
         options: For fsspec.
         mend: The command that indexes its source, for errors.
+        retries: How patiently its store is asked.
     """
 
     path: str
-    url: str
+    url: str = field(repr=False)
     sidecar: str
-    options: Mapping[str, Any] | None
+    options: Mapping[str, Any] | None = field(repr=False)
     mend: str
+    retries: Retries
+
+    @property
+    def where(self) -> str:
+        """What the shard is called in errors."""
+        return shown(self.url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +106,11 @@ def spooled(path: str) -> Recipe:
 
 def index_shard(shard: Shard, *, recipe_path: str) -> Outcome:
     """Make the sidecar of a shard, unless one is there that fits."""
-    recipe = spooled(recipe_path)
-    shard_size = size_of(shard.url, shard.options)
+    with open_stream(shard.url, shard.options, shard.retries) as (file, shard_size):
+        return _indexed(shard, file, shard_size, spooled(recipe_path))
+
+
+def _indexed(shard: Shard, file: BinaryIO, shard_size: int, recipe: Recipe) -> Outcome:
     there = None if recipe.force else _fitting(shard, shard_size)
     # A sidecar asked for without labels may have some: they cost somebody work, and a mend in an error names none.
     if there is not None and recipe.spec in ("", there.label_spec):
@@ -107,14 +118,14 @@ def index_shard(shard: Shard, *, recipe_path: str) -> Outcome:
         return Outcome(row=summarize([shard.path], [there]), written=False, matched=matched, rule=rule)
     table = None
     if there is None or recipe.table is None:  # labels from elsewhere need no second walk
-        table = _walked(shard, shard_size, recipe.extract)
+        table = _walked(shard, file, shard_size, recipe.extract)
     keys = table.keys if table else there.keys if there else []
     matched, rule = _matched(recipe.table, keys, shard)
     presence, class_names = None, None
     if recipe.table is not None and matched is not None:
         presence, class_names = _joined(recipe.table, matched, keys, recipe.missing, shard)
     elif recipe.extract is not None and table is not None:
-        presence, class_names = _extracted(table, recipe.extract, recipe.vocabulary, shard.url)
+        presence, class_names = _extracted(table, recipe.extract, recipe.vocabulary, shard.where)
     base = table or there
     assert base is not None
     sidecar = sidecar_of(
@@ -151,21 +162,21 @@ def check_shard(shard: Shard) -> Outcome:
         SidecarError: If they do not agree.
     """
     sidecar = read_sidecar(shard.sidecar, mend=shard.mend, storage_options=shard.options)
-    shard_size = size_of(shard.url, shard.options)
-    if shard_size != sidecar.shard_size:
-        seen = f"{shard.url} has {shard_size} bytes but its sidecar is of {sidecar.shard_size}"
-        raise StaleSidecarError(f"{seen}; {_mend(shard, sidecar)}")
     extract = _extractor_of(sidecar)
-    table = _walked(shard, shard_size, extract)
+    with open_stream(shard.url, shard.options, shard.retries) as (file, shard_size):
+        if shard_size != sidecar.shard_size:
+            seen = f"{shard.where} has {shard_size} bytes but its sidecar is of {sidecar.shard_size}"
+            raise StaleSidecarError(f"{seen}; {_mend(shard, sidecar)}")
+        table = _walked(shard, file, shard_size, extract)
     presence = sidecar.presence
     if extract is not None:
         vocabulary = Vocabulary(*sidecar.class_names) if sidecar.class_names else None
-        presence, _ = _extracted(table, extract, vocabulary, shard.url)
+        presence, _ = _extracted(table, extract, vocabulary, shard.where)
     if digest_of(table, presence) != sidecar.digest:
         same = digest_of(table, sidecar.presence) == sidecar.digest
         what = "labels" if same else "members"
         raise StaleSidecarError(
-            f"{shard.url} has other {what} than its sidecar says; {_mend(shard, sidecar)} and --force"
+            f"{shard.where} has other {what} than its sidecar says; {_mend(shard, sidecar)} and --force"
         )
     return Outcome(row=summarize([shard.path], [sidecar]), written=False)
 
@@ -179,12 +190,11 @@ def _fitting(shard: Shard, shard_size: int) -> Sidecar | None:
     return sidecar if sidecar.shard_size == shard_size else None
 
 
-def _walked(shard: Shard, shard_size: int, extract: Extractor | None) -> MemberTable:
+def _walked(shard: Shard, file: BinaryIO, shard_size: int, extract: Extractor | None) -> MemberTable:
     want: Callable[[str], bool] | None = None
     if extract is not None:
         want = _every if extract.fields is None else wants_fields(extract.fields)
-    with closing(open_shard(shard.url, shard.options)) as file:
-        return member_table(walk(file, size=shard_size, where=shard.url, want=want), shard.url)
+    return member_table(walk(file, size=shard_size, where=shard.where, want=want), shard.where)
 
 
 def _mend(shard: Shard, sidecar: Sidecar) -> str:
@@ -212,7 +222,7 @@ def _extracted(
 
 
 def _matched(table: LabelTable | None, keys: Sequence[str], shard: Shard) -> tuple[Int64 | None, str]:
-    return (None, "") if table is None else table.match(keys, where=shard.url)
+    return (None, "") if table is None else table.match(keys, where=shard.where)
 
 
 def _joined(
@@ -222,7 +232,7 @@ def _joined(
     for row in np.flatnonzero(rows < 0)[:1]:
         like = f" whose keys are like {table.keys[0]!r}" if table.keys else ""
         absent = f"not in {table.path},{like}; so are {np.count_nonzero(rows < 0)} of {len(rows)}"
-        no_label(missing, absent, f"key {keys[row]!r} of {shard.url}")
+        no_label(missing, absent, f"key {keys[row]!r} of {shard.where}")
     lengths = np.where(rows < 0, 0, np.diff(table.presence.indptr, append=0)[rows])
     indptr = np.concatenate([[0], np.cumsum(lengths)])
     entries = np.arange(indptr[-1]) + np.repeat(table.presence.indptr[rows] - indptr[:-1], lengths)

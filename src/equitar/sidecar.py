@@ -67,6 +67,7 @@ from equitar.npz import (
     wide,
 )
 from equitar.presence import Presence
+from equitar.redact import shown
 from equitar.sources import Source
 from equitar.storage import StorageOptions, read_bytes, sidecar_path, sidecar_url, write_bytes_atomically
 from equitar.tar import MemberTable
@@ -188,15 +189,13 @@ def to_bytes(sidecar: Sidecar) -> bytes:
     """Return the file of a sidecar; equal sidecars give equal bytes."""
     keys, key_lengths = pack_texts(sidecar.keys)
     ends = sidecar.offset + (sidecar.size + 511 & -512)
-    ids, names = sidecar.class_names or (None, None)
     meta = {
         **_KIND,
         "shard_size": sidecar.shard_size,
         "sliceable": sidecar.sliceable,
         "fields": sidecar.fields,
         "label_spec": sidecar.label_spec,
-        "class_ids": ids,
-        "class_names": names,
+        **dict(zip(("class_ids", "class_names"), sidecar.class_names or (None, None), strict=True)),
         "digest": sidecar.digest,
     }
     arrays: Arrays = {
@@ -282,8 +281,8 @@ def read_sidecar(url: str, *, mend: str, storage_options: StorageOptions = None)
     try:
         raw = read_bytes(url, storage_options)
     except FileNotFoundError as error:
-        raise SidecarError(f"{url} is missing but every shard needs a sidecar; {mend}") from error
-    return from_bytes(raw, where=url, mend=mend)
+        raise SidecarError(f"{shown(url)} is missing but every shard needs a sidecar; {mend}") from error
+    return from_bytes(raw, where=shown(url), mend=mend)
 
 
 def index_command(source: Source, *, label_spec: str = "") -> str:
@@ -293,8 +292,8 @@ def index_command(source: Source, *, label_spec: str = "") -> str:
     "run `equitar index 'cc3m=/data/cc3m-{000000..000331}.tar'`"
     """
     urls = [source.urls] if isinstance(source.urls, str) else list(source.urls)
-    words = ["equitar", "index", *(f"{source.name}={url}" for url in urls[:3])]
-    words += ["--sidecars", source.sidecars] if source.sidecars else []
+    words = ["equitar", "index", *(f"{source.name}={shown(url)}" for url in urls[:3])]
+    words += ["--sidecars", shown(source.sidecars)] if source.sidecars else []
     words += ["--labels", label_spec] if label_spec else []
     more = f" (and {len(urls) - 3} more patterns)" if len(urls) > 3 else ""
     return f"run `{shlex.join(words)}`{more}"

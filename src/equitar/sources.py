@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from equitar.mix64 import Purpose, draws, fold, text_id
+from equitar.redact import shown
 
 if TYPE_CHECKING:
     from equitar.mix64 import UInt64
@@ -51,7 +52,55 @@ def split(part: int, parts: int) -> Split:
     return Split(part, parts)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How patiently a store is asked again when it fails.
+
+    Attributes:
+        tries: Requests in a row that may bring no new byte, >= 1.
+        first_wait: Seconds before the second request; doubled before each further one, up to `longest_wait`.
+        longest_wait: Most seconds between two requests.
+        stall: Seconds without a byte after which a request is given up.
+        limit: Seconds for one range in all.
+        recheck: Seconds after which a store that does not say so in its answers is asked again whether a shard is unchanged.
+    """
+
+    tries: int = 6
+    first_wait: float = 0.25
+    longest_wait: float = 8.0
+    stall: float = 30.0
+    limit: float = 300.0
+    recheck: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.tries < 1:
+            raise ValueError(f"`tries` must be >= 1; got {self.tries}")
+        for name in ("first_wait", "longest_wait", "recheck"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"`{name}` must be >= 0 seconds; got {getattr(self, name)}")
+        for name in ("stall", "limit"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"`{name}` must be > 0 seconds; got {getattr(self, name)}")
+
+
 @dataclass(frozen=True, slots=True)
+class Cache:
+    """A folder that keeps copies of shards: one download of each for all processes of a node.
+
+    Attributes:
+        directory: The folder; made if needed, and shared by any number of processes and sources.
+        max_bytes: Most bytes it holds; what was used longest ago goes first.
+    """
+
+    directory: str
+    max_bytes: int = 100 << 30
+
+    def __post_init__(self) -> None:
+        if self.max_bytes < 1:
+            raise ValueError(f"`max_bytes` must be >= 1; got {self.max_bytes} for the cache {self.directory!r}")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Source:
     """A named set of shards that is drawn from as one.
 
@@ -64,7 +113,9 @@ class Source:
         keep: Selects rows: the name of a file of keys (``!FILE`` excludes them), `split(i, k)`, a share in (0, 1], or a
             function of a shard's sidecar that returns a number >= 0 for each row; 0 leaves the row out.
         stages: Per-sample stages of this source, which run before those of the builder.
-        storage_options: Options for fsspec.
+        storage_options: Options for fsspec. They are never shown, nor stored.
+        cache: Keeps copies of remote, compressed and piped shards: a `Cache`, or its folder.
+        retries: How patiently a remote store is asked again.
     """
 
     name: str
@@ -74,6 +125,8 @@ class Source:
     keep: str | float | Split | Callable[[Any], Any] | None = None
     stages: Sequence[Stage] = ()
     storage_options: Mapping[str, Any] | None = None
+    cache: Cache | str | None = None
+    retries: Retries = Retries()
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -82,3 +135,12 @@ class Source:
             raise ValueError(f"`urls` must name at least one shard; got {self.urls!r} for source {self.name!r}")
         if isinstance(self.keep, float | int) and not 0 < self.keep <= 1:
             raise ValueError(f"`keep` must be a share in (0, 1]; got {self.keep!r} for source {self.name!r}")
+
+    def __repr__(self) -> str:
+        """Show where the shards are, without what may be secret."""
+        urls = repr(shown(self.urls)) if isinstance(self.urls, str) else repr([shown(url) for url in self.urls])
+        more = [
+            f"{name}={shown(value)!r}" for name in ("root", "sidecars") if (value := getattr(self, name)) is not None
+        ]
+        more += [f"keep={self.keep!r}"] if self.keep is not None else []
+        return f"Source({', '.join([repr(self.name), urls, *more])})"

@@ -24,6 +24,7 @@ from equitar.line import Line
 from equitar.mix64 import Purpose, fold, permutation
 from equitar.pipeline import Batches
 from equitar.reader import Reader
+from equitar.redact import shown
 from equitar.sources import Sample, Source
 from equitar.storage import place_of
 
@@ -128,7 +129,7 @@ class _Places:
         if place not in self._shards:
             names = ", ".join(source.name for source in self._sources)
             raise StageError(
-                f"`{self._stage}` knows the shards of {names}, but a sample comes from {url}; give its source too"
+                f"`{self._stage}` knows the shards of {names}, but a sample comes from {shown(url)}; give its source too"
             )
         self._shards[url] = self._shards[place]
         return self._shards[url]
@@ -140,7 +141,7 @@ class _Places:
             keys = self.catalog.sidecars[source](shard).keys
             self._rows = url, {one: row for row, one in enumerate(keys)}
         if key not in self._rows[1]:
-            raise StageError(f"`{self._stage}` finds no key {key!r} in the sidecar of {url}; run `equitar index` again")
+            raise StageError(f"`{self._stage}` finds no key {key!r} in the sidecar of {shown(url)}; run `equitar index` again")
         return self._rows[1][key]
 
     def needed(self, sample: Any, name: str) -> str:

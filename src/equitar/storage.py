@@ -1,4 +1,4 @@
-"""Where do shards lie, and how are whole files read and written? The only module that knows fsspec.
+"""Where do shards lie, and how are whole files read and written?
 
 Local paths, ``file:`` and whatever fsspec opens are served; local files never load fsspec. A shard is identified by its path
 below the root of its source, so that the order of a list, the mount point and the scheme change nothing.
@@ -11,17 +11,32 @@ import itertools
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, cast
+from typing import Any, cast
 
 import braceexpand
 
-from equitar.errors import SourceError
+from equitar.errors import SourceError, StorageError
+from equitar.patience import StorageOptions, store_failures
+from equitar.redact import shown, without_secrets
+from equitar.remote import filesystem, is_web, patiently
 from equitar.sources import Source
 
-StorageOptions: TypeAlias = Mapping[str, Any] | None
+__all__ = [
+    "ShardList",
+    "StorageOptions",
+    "exists",
+    "expand",
+    "join",
+    "local_path",
+    "place_of",
+    "read_bytes",
+    "sidecar_path",
+    "sidecar_url",
+    "write_bytes_atomically",
+]
 
 _MAGIC = re.compile(r"[*?[]")
 _RENAMING = frozenset({"sftp", "ssh", "ftp", "hdfs", "webhdfs", "smb"})  # a half-written file would be seen there
@@ -37,9 +52,9 @@ class ShardList:
         urls: What opens each shard, as the user wrote it.
     """
 
-    root: str
+    root: str = field(repr=False)  # like the URLs, it may hold what must not be shown
     paths: tuple[str, ...]
-    urls: tuple[str, ...]
+    urls: tuple[str, ...] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -61,13 +76,13 @@ def expand(source: Source) -> ShardList:
     outside = [place for place in places if not place.startswith(below)]
     if outside:
         raise SourceError(
-            f"source {source.name!r} has the shard {outside[0]} but its `root` is {root}; mend one of them"
+            f"source {source.name!r} has the shard {shown(outside[0])} but its `root` is {shown(root)}; mend one of them"
         )
     shards = sorted((place[len(below) :], url) for place, url in zip(places, urls, strict=True))
     for (path, first), (other, second) in itertools.pairwise(shards):
         if path == other:
             raise SourceError(
-                f"source {source.name!r} lists {path!r} twice, as {first} and {second}, but a shard identifies its samples; "
+                f"source {source.name!r} lists {path!r} twice, as {shown(first)} and {shown(second)}, but a shard identifies its samples; "
                 "list it once (more passes are a matter of `weights`)"
             )
     return ShardList(root=root, paths=tuple(path for path, _ in shards), urls=tuple(url for _, url in shards))
@@ -79,19 +94,21 @@ def _matches(pattern: str, source: Source) -> Iterator[str]:
         lines = [line.strip() for line in read_bytes(pattern[1:], source.storage_options).decode().splitlines()]
         listed = [url for line in lines if line for url in _matches(line, source)]
         if not listed:
-            raise SourceError(f"source {source.name!r} lists {pattern!r}, which is empty; write one URL a line into it")
+            raise SourceError(
+                f"source {source.name!r} lists {shown(pattern)!r}, which is empty; write one URL a line into it"
+            )
         yield from listed
         return
     try:
         unbraced = list(braceexpand.braceexpand(pattern)) if "{" in pattern else [pattern]
     except ValueError as error:
         raise SourceError(
-            f"source {source.name!r} has the pattern {pattern!r}, whose braces are wrong: {error}"
+            f"source {source.name!r} has the pattern {shown(pattern)!r}, whose braces are wrong: {error}"
         ) from error
     for one in unbraced:
         found = _glob(one, source.storage_options)
         if not found:
-            raise SourceError(f"source {source.name!r} has the pattern {one!r}, which matches no file; mend it")
+            raise SourceError(f"source {source.name!r} has the pattern {shown(one)!r}, which matches no file; mend it")
         yield from found
 
 
@@ -108,9 +125,12 @@ def _glob(pattern: str, options: StorageOptions) -> list[str]:
     if pattern.startswith("pipe:") or not ("*" in pattern if web else _MAGIC.search(pattern)):
         return [pattern]
     chain, _, inner = pattern.rpartition("::")
-    files, path = _filesystem(inner, options)
-    files.invalidate_cache()  # a source may have grown since it was listed
-    return [(f"{chain}::" if chain else "") + files.unstrip_protocol(one) for one in sorted(files.glob(path))]
+
+    def found(files: Any, path: str) -> list[str]:
+        files.invalidate_cache()  # a source may have grown since it was listed
+        return [files.unstrip_protocol(one) for one in sorted(files.glob(path))]
+
+    return [(f"{chain}::" if chain else "") + one for one in patiently(inner, options, "its list", found)]
 
 
 def local_path(url: str) -> str | None:
@@ -137,7 +157,9 @@ def place_of(url: str) -> str:
     if url.startswith("pipe:"):  # the last tar that the command names
         named = re.findall(r"[^\s'\"|;&<>]+\.tar(?:\.gz)?(?=[\s'\"|;&<>?]|$)", url[len("pipe:") :])
         if not named:
-            raise SourceError(f"{url!r} names no .tar, but a shard is identified by its path; list it by another URL")
+            raise SourceError(
+                f"{shown(url)!r} names no .tar, but a shard is identified by its path; list it by another URL"
+            )
         return place_of(named[-1])
     local = local_path(url)
     if local is not None:
@@ -155,7 +177,7 @@ def _common_root(places: list[str], source: Source) -> str:
     common = first[: min(len(first), len(last)) if depth is None else depth]
     if "://" in "".join(places) and len(common) < 3:  # scheme, nothing, and bucket or host
         raise SourceError(
-            f"source {source.name!r} has shards at {'/'.join(first)} and at {'/'.join(last)} but one source needs one root; "
+            f"source {source.name!r} has shards at {shown('/'.join(first))} and at {shown('/'.join(last))} but one source needs one root; "
             "make two sources of it"
         )
     return "/".join(common) or "/"
@@ -185,8 +207,7 @@ def read_bytes(url: str, storage_options: StorageOptions) -> bytes:
     local = local_path(url)
     if local is not None:
         return Path(local).read_bytes()
-    files, path = _filesystem(url, storage_options)
-    return cast("bytes", files.cat_file(path))
+    return cast("bytes", patiently(url, storage_options, "its bytes", lambda files, path: files.cat_file(path)))
 
 
 def write_bytes_atomically(url: str, raw: bytes, storage_options: StorageOptions) -> None:
@@ -198,7 +219,16 @@ def write_bytes_atomically(url: str, raw: bytes, storage_options: StorageOptions
     if local is not None:
         _write_local(Path(local), raw)
         return
-    files, path = _filesystem(url, storage_options)
+    try:
+        _write_remote(*filesystem(url, storage_options), raw)
+    except store_failures() as error:
+        told = without_secrets(f"{type(error).__name__}: {error}", storage_options)
+        raise StorageError(f"{shown(url)} cannot be written ({told}); give `sidecars` a folder that can be") from None
+
+
+def _write_remote(files: Any, path: str, raw: bytes) -> None:
+    if is_web(files):
+        raise OSError("web servers are read only")
     files.makedirs(path.rpartition("/")[0], exist_ok=True)
     protocols = {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
     if protocols & _RENAMING:
@@ -219,40 +249,9 @@ def _write_local(path: Path, raw: bytes) -> None:
         partial.unlink(missing_ok=True)
 
 
-def open_shard(url: str, storage_options: StorageOptions) -> BinaryIO:
-    """Return an open file of which parts are to be read; the caller closes it."""
-    local = local_path(url)
-    if local is not None:
-        return cast("BinaryIO", Path(local).open("rb", buffering=0))  # `Forward` has a window of its own
-    files, path = _filesystem(url, storage_options)
-    return cast("BinaryIO", files.open(path, "rb"))
-
-
-def size_of(url: str, storage_options: StorageOptions) -> int:
-    """Return the length of a file in bytes; FileNotFoundError if it is not there."""
-    local = local_path(url)
-    if local is not None:
-        return Path(local).stat().st_size
-    files, path = _filesystem(url, storage_options)
-    return int(files.size(path))
-
-
 def exists(url: str, storage_options: StorageOptions) -> bool:
     """Return whether a file is there."""
     local = local_path(url)
     if local is not None:
         return Path(local).exists()
-    files, path = _filesystem(url, storage_options)
-    return bool(files.exists(path))
-
-
-def _filesystem(url: str, options: StorageOptions) -> tuple[Any, str]:
-    """Return fsspec's filesystem of a URL, and the path in it."""
-    if url.startswith("pipe:"):
-        raise SourceError(
-            f"{url!r} is the output of a command, which has no positions; list the shard by a path or a URL"
-        )
-    from fsspec.core import url_to_fs  # noqa: PLC0415  (local files must not pay for it)
-
-    files, path = url_to_fs(url, **(options or {}))
-    return files, str(path)
+    return bool(patiently(url, storage_options, "an answer", lambda files, path: files.exists(path)))

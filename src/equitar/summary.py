@@ -56,6 +56,7 @@ from equitar.npz import (
     wide,
 )
 from equitar.presence import Presence
+from equitar.redact import shown
 from equitar.sidecar import ClassNames, Sidecar, index_command, read_sidecar
 from equitar.sources import Source
 from equitar.storage import ShardList, exists, expand, join, read_bytes, sidecar_url, write_bytes_atomically
@@ -169,8 +170,7 @@ def load_summary(source: Source, *, digest: str | None = None) -> Summary:
     Raises:
         SidecarError: If a shard is not covered, or what is there is damaged.
     """
-    shards = expand(source)
-    mend = index_command(source)
+    shards, mend = expand(source), index_command(source)
     folder, options = _folder(source, shards), source.storage_options
     if digest is None:
         name = _pointed_at(source, folder, mend)
@@ -180,11 +180,11 @@ def load_summary(source: Source, *, digest: str | None = None) -> Summary:
         name = f"{_stem(source)}.{digest[:16]}.summary.npz"
     url = join(folder, name)
     try:
-        summary = from_bytes(read_bytes(url, options), where=url, mend=mend)
+        summary = from_bytes(read_bytes(url, options), where=shown(url), mend=mend)
     except FileNotFoundError as error:
-        raise SidecarError(f"{url} is missing but source {source.name!r} needs this summary; {mend}") from error
+        raise SidecarError(f"{shown(url)} is missing but source {source.name!r} needs this summary; {mend}") from error
     if summary.digest[:16] != name.split(".")[-3]:
-        raise SidecarError(f"{url} holds a summary with digest {summary.digest} but its name says another; {mend}")
+        raise SidecarError(f"{shown(url)} holds a summary with digest {summary.digest} but its name says another; {mend}")
     return restricted(summary, shards.paths, where=f"the summary of source {source.name!r}", mend=mend)
 
 
@@ -198,9 +198,9 @@ def _pointed_at(source: Source, folder: str, mend: str) -> str | None:
     try:
         name = unpack_json(np.frombuffer(raw, np.uint8), _POINTER, ["summary"])["summary"]
     except ContainerError as error:
-        raise SidecarError(f"{url} is damaged: {error}; {mend}") from error
+        raise SidecarError(f"{shown(url)} is damaged: {error}; {mend}") from error
     if not isinstance(name, str) or "/" in name or not name.endswith(".summary.npz") or name.count(".") < 3:
-        raise SidecarError(f"{url} points at {name!r}, which is no name of a summary; {mend}")
+        raise SidecarError(f"{shown(url)} points at {name!r}, which is no name of a summary; {mend}")
     return name
 
 
@@ -245,9 +245,9 @@ def _picked(presence: Presence, rows: Int64) -> Presence:
 
 def _arrays(summary: Summary) -> Arrays:
     paths, path_lengths = pack_texts(summary.paths)
-    ids, names = summary.class_names or (None, None)
+    named = zip(_META, summary.class_names or (None, None), strict=True)
     arrays: Arrays = {
-        "meta": pack_json({**_KIND, "class_ids": ids, "class_names": names}),
+        "meta": pack_json({**_KIND, **dict(named)}),
         "paths": paths,
         "path_lengths": path_lengths,
         "num_samples": summary.num_samples,

@@ -12,17 +12,16 @@ import fsspec
 import pytest
 
 from equitar.errors import SourceError
-from equitar.sources import Source
+from equitar.opening import open_stream
+from equitar.sources import Retries, Source
 from equitar.storage import (
     ShardList,
     exists,
     expand,
     join,
-    open_shard,
     read_bytes,
     sidecar_path,
     sidecar_url,
-    size_of,
     write_bytes_atomically,
 )
 
@@ -175,8 +174,8 @@ def test_files_are_written_read_and_measured_alike_everywhere(begin: str, tmp_pa
     write_bytes_atomically(url, b"newer", None)
     assert exists(url, None)
     assert read_bytes(url, None) == b"newer"
-    assert size_of(url, None) == 5
-    with open_shard(url, None) as file:
+    with open_stream(url, None, Retries()) as (file, size):
+        assert size == 5
         file.seek(3)
         assert file.read() == b"er"
 
@@ -211,17 +210,20 @@ def test_a_store_that_shows_half_files_gets_them_by_renaming(memory: Any, monkey
 
 
 def test_the_output_of_a_command_has_no_positions() -> None:
-    with pytest.raises(SourceError, match=r"'pipe:cat x\.tar' is the output of a command"):
-        open_shard("pipe:cat x.tar", None)
+    with pytest.raises(SourceError, match=r"pipe:cat x\.tar is the output of a command"):
+        write_bytes_atomically("pipe:cat x.tar", b"", None)
 
 
 def test_local_files_do_not_load_fsspec(folder: Path) -> None:
     program = """
 import sys
-from equitar.sources import Source
-from equitar.storage import exists, expand, open_shard, read_bytes, size_of, write_bytes_atomically
+from equitar.opening import open_stream
+from equitar.sources import Retries, Source
+from equitar.storage import exists, expand, read_bytes, write_bytes_atomically
 for url in expand(Source("s", ["a/*.tar", "b/x-{0..0}.tar"])).urls:
-    read_bytes(url, None), size_of(url, None), exists(url, None), open_shard(url, None).close()
+    read_bytes(url, None), exists(url, None)
+    with open_stream(url, None, Retries()) as (file, size):
+        file.read()
     write_bytes_atomically(url, b"", None)
 print(*({"fsspec", "torch", "webdataset"} & set(sys.modules)))
 """

@@ -1,0 +1,124 @@
+"""How are parts of a shard read? `Ranges` is all that readers ask of a file, wherever it lies."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import BinaryIO, Protocol
+
+from equitar.errors import ShardMismatchError
+
+_FIRST_BLOCK, _LARGEST_BLOCK = 1 << 16, 1 << 22  # bytes read ahead of a walk through headers
+
+
+class Ranges(Protocol):
+    """A file of which ranges are read."""
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return bytes of the file, exactly as many as asked for.
+
+        Raises:
+            ShardMismatchError: If the file ends before, or is no longer what it was.
+            StorageError: If its store does not give them.
+        """
+
+    def size(self) -> int:
+        """Return the length of the file in bytes."""
+
+    def close(self) -> None:
+        """Let go of it; reading is over."""
+
+
+class LocalRanges:
+    """A file that is open here."""
+
+    def __init__(self, file: int, where: str) -> None:
+        """Take over a file descriptor.
+
+        Args:
+            file: The descriptor.
+            where: What the file is called in errors.
+        """
+        self._file, self._where = file, where
+
+    @classmethod
+    def opened(cls, path: str, where: str) -> LocalRanges:
+        """Return the file at a path."""
+        return cls(os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)), where)
+
+    @classmethod
+    def of(cls, file: BinaryIO, where: str) -> LocalRanges:
+        """Return an open file, which may have no name, and close the object that held it."""
+        with file:
+            file.flush()
+            return cls(os.dup(file.fileno()), where)
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return bytes of the file; see `Ranges`."""
+        found = os.pread(self._file, length, start)
+        if len(found) != length:
+            found += self._rest(start + len(found), length - len(found))
+        return found
+
+    def _rest(self, start: int, length: int) -> bytes:
+        """Return what a read left out; systems give at most 2 GiB at once."""
+        parts = []
+        while length and (part := os.pread(self._file, length, start)):
+            parts.append(part)
+            start, length = start + len(part), length - len(part)
+        if length:
+            raise ShardMismatchError(
+                f"{self._where} ended at byte {start} but its sidecar has data up to {start + length}; restore the shard "
+                "or run `equitar index` again"
+            )
+        return b"".join(parts)
+
+    def size(self) -> int:
+        """Return the length of the file in bytes."""
+        return os.fstat(self._file).st_size
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class RangesFile(io.RawIOBase):
+    """Ranges as a file that can seek, for a walk; it reads ahead while the walk is near, and little where it jumps."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        """Read from ranges, which the caller closes."""
+        super().__init__()
+        self._ranges, self._size = ranges, ranges.size()
+        self._at = self._start = 0
+        self._held = b""
+        self._block = _FIRST_BLOCK
+
+    def seekable(self) -> bool:
+        """Return that it can seek."""
+        return True
+
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a byte, and return which."""
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return up to `size` bytes, none only at the end."""
+        length = min(self._size - self._at if size < 0 else size, self._size - self._at)
+        if length <= 0:
+            return b""
+        begin = self._at - self._start
+        if not 0 <= begin < len(self._held):
+            is_near = 0 <= begin - len(self._held) < self._block
+            self._block = min(2 * self._block, _LARGEST_BLOCK) if is_near else _FIRST_BLOCK
+            self._held = self._ranges.read(self._at, min(max(length, self._block), self._size - self._at))
+            self._start, begin = self._at, 0
+        found = self._held[begin : begin + length]
+        self._at += len(found)
+        return found

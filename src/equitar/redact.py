@@ -1,0 +1,64 @@
+"""What of a URL may be shown? Messages, reports and reprs end up in logs, and a URL may hold a password or a signed query."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+_USER = re.compile(r"(?<=://)[^/@\s'\"]*@")
+_QUERY = re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"]*")
+_SHORTEST = 4  # characters of an option's value from which on it is looked for: "us" would be found everywhere
+
+
+def shown(url: str) -> str:
+    """Return a URL without what may be secret: user and password, the query of a web address, options of a command.
+
+    >>> shown("https://me:pass@host/a/x.tar?X-Signature=abc"), shown("s3://bucket/a/x.tar")
+    ('https://host/a/x.tar', 's3://bucket/a/x.tar')
+    >>> shown("pipe:curl -s -H 'Authorization: Bearer abc' https://host/x.tar?sig=1")
+    'pipe:curl -s -H … https://host/x.tar'
+    """
+    if url.startswith("pipe:"):
+        return "pipe:" + _shown_command(url[len("pipe:") :])
+    return _QUERY.sub(r"\1", _USER.sub("", url))
+
+
+def _shown_command(command: str) -> str:
+    """Return a command with its words and files, but no value of an option, nothing quoted and no assignment."""
+    try:
+        words = shlex.split(command, posix=False)
+    except ValueError:
+        return "…"
+    result, before = [], ""
+    for word in words:
+        is_address = "://" in word
+        if word.startswith("-") or is_address:
+            name = word.partition("=")[0]
+            result.append(shown(word.strip("'\"")) if is_address else name if name.startswith("--") else word[:2])
+        elif before.startswith("-") or word[0] in "'\"" or "=" in word or ":" in word:
+            result.append("…")
+        else:
+            result.append(word)
+        before = word
+    return " ".join(result)
+
+
+def without_secrets(text: str, options: Mapping[str, Any] | None) -> str:
+    """Return the text of an error without secrets of the URLs in it, and without the values of storage options.
+
+    >>> without_secrets("no access with key 'abcdef' to https://u:p@host/x?sig=1", {"key": "abcdef"})
+    "no access with key '…' to https://host/x"
+    """
+    for value in sorted(_texts(options or {}), key=len, reverse=True):
+        text = text.replace(value, "…")
+    return _QUERY.sub(r"\1", _USER.sub("", text))
+
+
+def _texts(value: Any) -> list[str]:
+    """Return all texts in nested options that are long enough to be told from other words."""
+    if isinstance(value, str):
+        return [value] if len(value) >= _SHORTEST else []
+    inner = list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else []
+    return [text for one in inner for text in _texts(one)]
