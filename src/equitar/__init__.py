@@ -26,22 +26,31 @@ if TYPE_CHECKING:
     )
     from equitar.in_turn import check_order
     from equitar.indexing import check, index
+    from equitar.label_files import labels_from_file, labels_from_sidecars
+    from equitar.label_presence import LabelPresence, LabelRows
     from equitar.loader import Loader
     from equitar.pipeline import Batches
     from equitar.plan_preview import emissions, preview
     from equitar.quota import Passes, Temperature
     from equitar.repeat import RepeatFactor
+    from equitar.samplers import DebiasedBatchSampler, RepeatFactorSampler
     from equitar.sources import Source, split
     from equitar.stages import batched_by_source, read, repeats, shuffled, slices
+    from equitar.wrapper import DistributedSamplerWrapper
 
 # Loaded when first used: torch and webdataset take seconds, which `equitar index` has no use for.
 _HOME = {
     "Batches": "pipeline",
+    "DebiasedBatchSampler": "samplers",
+    "DistributedSamplerWrapper": "wrapper",
     "LabelError": "errors",
+    "LabelPresence": "label_presence",
+    "LabelRows": "label_presence",
     "Loader": "loader",
     "Passes": "quota",
     "PlanError": "errors",
     "RepeatFactor": "repeat",
+    "RepeatFactorSampler": "samplers",
     "ShardError": "errors",
     "ShardMismatchError": "errors",
     "SidecarError": "errors",
@@ -58,6 +67,8 @@ _HOME = {
     "emissions": "plan_preview",
     "exact": "build",
     "index": "indexing",
+    "labels_from_file": "label_files",
+    "labels_from_sidecars": "label_files",
     "mixed": "build",
     "preview": "plan_preview",
     "read": "stages",
@@ -70,11 +81,16 @@ _HOME = {
 
 __all__ = [
     "Batches",
+    "DebiasedBatchSampler",
+    "DistributedSamplerWrapper",
     "LabelError",
+    "LabelPresence",
+    "LabelRows",
     "Loader",
     "Passes",
     "PlanError",
     "RepeatFactor",
+    "RepeatFactorSampler",
     "ShardError",
     "ShardMismatchError",
     "SidecarError",
@@ -91,6 +107,8 @@ __all__ = [
     "emissions",
     "exact",
     "index",
+    "labels_from_file",
+    "labels_from_sidecars",
     "mixed",
     "preview",
     "read",

@@ -64,7 +64,7 @@ class RepeatFactor:
     empty: Empty = "keep"
 
     def __post_init__(self) -> None:
-        if self.threshold != "median" and (isinstance(self.threshold, str) or not 0 <= self.threshold <= 1):
+        if not (self.threshold == "median" if isinstance(self.threshold, str) else 0 <= self.threshold <= 1):
             raise ValueError(f"`threshold` must be in [0, 1] or 'median'; got {self.threshold!r}")
         if not 0 <= self.power < np.inf:
             raise ValueError(f"`power` must be a finite number >= 0; got {self.power!r}")

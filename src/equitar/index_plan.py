@@ -1,0 +1,219 @@
+"""Where does the plan meet indices? The datasets of a sampler as sources, the plan of each epoch, and where a pass stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from typing import TypeAlias, TypedDict
+
+from equitar.detect import detect_ranks
+from equitar.errors import PlanError
+from equitar.indexed import (
+    FactorsOf,
+    IndexedSource,
+    factors_by_function,
+    factors_by_labels,
+    indexed_sources,
+    indices_of,
+)
+from equitar.label_presence import LabelPresence, LabelRows, rows_of
+from equitar.plan import Plan
+from equitar.progress import Mark, Progress
+from equitar.recipe import Recipe
+from equitar.repeat import RepeatFactor
+from equitar.shape import Shape
+
+Datasets: TypeAlias = Mapping[str, int | Sized] | Sized
+Labels: TypeAlias = Mapping[str, LabelPresence]
+IndexRepeat: TypeAlias = float | RepeatFactor | FactorsOf | None
+
+STATE_VERSION = 1
+_ALL = 1 << 62  # samples to shuffle together: as many as there are
+
+
+class SamplerState(TypedDict):
+    """Where a sampler stands: a few hundred bytes.
+
+    Attributes:
+        version: Version of this format.
+        epoch: The epoch.
+        given: Items of the epoch that one rank was given.
+        world_size: Ranks the epoch was planned with.
+        global_batch: Samples of all ranks at a step.
+        digest: Names all that the plan depends on.
+    """
+
+    version: int
+    epoch: int
+    given: int
+    world_size: int
+    global_batch: int
+    digest: str
+
+
+class IndexPlan:
+    """What both samplers are made of: datasets, a recipe, the plan of the epoch, and progress."""
+
+    def __init__(
+        self,
+        datasets: Datasets,
+        recipe: Recipe,
+        *,
+        batch_size: int,
+        repeat: IndexRepeat,
+        labels: Labels | None,
+        names: Sequence[str] | None,
+        seed: int,
+        shuffle: int | None,
+        rank: int | None,
+        world_size: int | None,
+        gives_batches: bool,
+    ) -> None:
+        """Make it; see `equitar.samplers`. It gives batches or single samples."""
+        if (rank is None) != (world_size is None):
+            raise PlanError(f"`rank` and `world_size` go together; got {rank!r} and {world_size!r}")
+        self._recipe, self._batch_size, self._seed = recipe, batch_size, seed
+        self._shuffle = _ALL if shuffle is None else shuffle
+        self._rank, self._world_size, self._gives_batches = rank, world_size, gives_batches
+        self._sources = _sources_of(datasets, repeat, labels, names, seed=seed, is_drawn=shuffle is None)
+        self._plan: Plan | None = None
+        self.progress = Progress()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_plan": None}
+
+    def place(self) -> tuple[int, int]:
+        """Return (rank, world_size), asked for at the first use: after `init_process_group`."""
+        if self._rank is None or self._world_size is None:
+            self._rank, self._world_size = detect_ranks()
+        return self._rank, self._world_size
+
+    def plan(self, epoch: int | None = None, world_size: int = 0) -> Plan:
+        """Return the plan of an epoch (None: the next one), made for so many ranks (0: those of now) of one global batch."""
+        epoch = self.progress.next.epoch if epoch is None else epoch
+        _, now = self.place()
+        global_batch = self._batch_size * now
+        planned_for = world_size or now
+        if global_batch % planned_for:
+            raise PlanError(
+                f"a resumed run must have the same global batch; it had {planned_for} ranks, which do not share the "
+                f"{global_batch} samples of {now} ranks x {self._batch_size}"
+            )
+        if self._plan is None or (self._plan.shape.epoch, self._plan.shape.world_size) != (epoch, planned_for):
+            shape = Shape(
+                batch_size=global_batch // planned_for,
+                world_size=planned_for,
+                lanes=1,  # a sampler is one row of batches; its DataLoader deals them to workers
+                seed=self._seed,
+                epoch=epoch,
+                shuffle=self._shuffle,
+            )
+            self._plan = self._recipe.plan([source.supply for source in self._sources.values()], shape)
+        return self._plan
+
+    def per_step(self, world_size: int) -> int:
+        """Return the items that one of so many ranks is given at a step."""
+        return 1 if self._gives_batches else self._batch_size * self.place()[1] // world_size
+
+    def length(self) -> int:
+        """Return the items that an epoch gives to each rank."""
+        return self.plan().num_steps * self.per_step(self.place()[1])
+
+    def batches(self, plan: Plan, first: int) -> Iterator[list[int]]:
+        """Yield the indices of this rank at each step, from the first one on."""
+        rank, world_size = self.place()
+        for step in range(first, plan.num_steps):
+            places = plan.places(step, *plan.share(step, rank, world_size))
+            yield indices_of(self._sources, plan.names, places)
+
+    def begun(self) -> tuple[Plan, int, int]:
+        """Return the plan of the pass that begins now, the items that were given before, and those of each step."""
+        mark = self.progress.next
+        return self.plan(mark.epoch, mark.world_size), mark.given, self.per_step(self.place()[1])
+
+    def state(self, taken: int | None) -> SamplerState:
+        """Return where the latest pass stands."""
+        mark = self.progress.at(taken)
+        plan = self.plan(mark.epoch, mark.world_size)
+        return SamplerState(
+            version=STATE_VERSION,
+            epoch=mark.epoch,
+            given=mark.given,
+            world_size=plan.shape.world_size,
+            global_batch=plan.global_batch,
+            digest=plan.digest,
+        )
+
+    def load(self, state: SamplerState) -> None:
+        """Begin the next pass where a state says.
+
+        Raises:
+            PlanError: If the state is of another version or plan, or its ranks cannot be shared out anew.
+        """
+        if state.get("version") != STATE_VERSION:
+            raise PlanError(f"the state must be of version {STATE_VERSION}; got {state.get('version')!r}")
+        _, world_size = self.place()
+        if state["global_batch"] != self._batch_size * world_size:
+            now = f"{world_size} ranks x {self._batch_size}"
+            raise PlanError(f"the state must be of the same global batch, {now}; got {state['global_batch']} samples")
+        plan = self.plan(state["epoch"], state["world_size"])
+        if plan.digest != state["digest"]:
+            raise PlanError("the state is of other datasets, labels, seed or arguments; restore these or start anew")
+        before, after = self.per_step(state["world_size"]), self.per_step(world_size)
+        step, within = divmod(state["given"], before)
+        if within and after != before:
+            raise PlanError(
+                f"other ranks take over between steps of {before} samples; got {state['given']} samples given"
+            )
+        given = step * after + within
+        self.progress.set_next(Mark(state["epoch"], given, state["world_size"]))
+
+
+def _sources_of(
+    datasets: Datasets,
+    repeat: IndexRepeat,
+    labels: Labels | None,
+    names: Sequence[str] | None,
+    *,
+    seed: int,
+    is_drawn: bool,
+) -> dict[str, IndexedSource]:
+    """Return datasets as sources."""
+    parts = _parts_of(datasets, names)
+    lengths = {name: part if isinstance(part, int) else len(part) for name, part in parts.items()}
+    how = RepeatFactor(repeat) if isinstance(repeat, float | int) else repeat
+    if how is None:
+        factors = None
+    elif isinstance(how, RepeatFactor):
+        given = {**{name: part for name, part in parts.items() if isinstance(part, LabelPresence)}, **(labels or {})}
+        factors = factors_by_labels({name: _labels_of(name, length, given) for name, length in lengths.items()}, how)
+    else:
+        factors = factors_by_function(lengths, how)
+    rounding = how.rounding if isinstance(how, RepeatFactor) else "systematic"
+    return indexed_sources(lengths, factors, rounding=rounding, seed=seed, is_drawn=is_drawn)
+
+
+def _parts_of(datasets: Datasets, names: Sequence[str] | None) -> dict[str, int | Sized]:
+    """Return what is indexed one after another, by name."""
+    if isinstance(datasets, Mapping):
+        if names is not None:
+            raise PlanError(f"`names` must be left out where `datasets` are a mapping, which has them; got {names!r}")
+        return dict(datasets)
+    parts: Sequence[Sized] = getattr(datasets, "datasets", [datasets])  # of a ConcatDataset
+    found = [str(number) for number in range(len(parts))] if names is None else list(names)
+    if len(found) != len(parts) or len(set(found)) != len(parts):
+        raise PlanError(f"`names` must be {len(parts)} different names, one for each dataset; got {names!r}")
+    return dict(zip(found, parts, strict=True))
+
+
+def _labels_of(name: str, length: int, given: Labels) -> LabelRows:
+    """Return the labels of one dataset."""
+    if name not in given:
+        raise PlanError(
+            f"`repeat` needs labels but source {name!r} has none; give its dataset a `label_presence`, or pass them in `labels`"
+        )
+    rows = rows_of(given[name], f"source {name!r}")
+    if len(rows) != length:
+        raise PlanError(
+            f"labels must have one row for each sample; source {name!r} has {length} samples and {len(rows)} rows"
+        )
+    return rows
