@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from equitar.catalog import Catalog, Repeat, Sidecars, catalog_of, supplies_of
+from equitar.catalog import Catalog, Repeat, Sidecars, catalog_of, class_counts, supplies_of
 from equitar.line import Once, Supply
 from equitar.mix64 import Int64
 from equitar.repeat import ONE, ClassCounts, Float64, RepeatFactor, class_factors
+from equitar.selection import selection_of
 from equitar.sources import Source
 from equitar.summary import Summary
 
@@ -136,7 +137,7 @@ def stats(sources: Sequence[Source] | Batches, *, repeat: Repeat = None) -> Stat
         supplies = prepared.supplies if repeat is order.repeat else supplies_of(catalog, repeat)
         passes = {one.name: one.passes for one in sources.plan(0, num_workers=0).account}
     how = RepeatFactor(repeat) if isinstance(repeat, float | int) else repeat
-    sums = [_sums(*one) for one in zip(catalog.sidecars, catalog.summaries, supplies, strict=True)]
+    sums = [_sums(*one, how) for one in zip(catalog.sidecars, catalog.summaries, supplies, strict=True)]
     rounds = [passes.get(supply.name, 0.0) for supply in supplies]  # a source may have been left out
     counted = [
         (source.name, one.counts, one.copies * times)
@@ -155,33 +156,23 @@ def stats(sources: Sequence[Source] | Batches, *, repeat: Repeat = None) -> Stat
     )
 
 
-def _sums(sidecars: Sidecars, summary: Summary, supply: Supply) -> _Sums:
+def _sums(sidecars: Sidecars, summary: Summary, supply: Supply, how: object) -> _Sums:
     """Return the sums of one source: from its summary where every row counts once, else from every sidecar."""
-    total, found = int(summary.num_samples.sum()), summary.label_counts
-    names = dict(zip(*summary.class_names, strict=True)) if summary.class_names is not None else None
-    ids = np.zeros(0, np.int64)
-    if found is not None:
-        ids = np.unique(found.ids if names is None else np.array([*names], np.int64))
-    num_samples, copies = np.zeros(len(ids), np.int64), np.zeros(len(ids))
+    counts = None
+    if summary.label_counts is not None:
+        selection = selection_of(sidecars.source)
+        counts = class_counts(sidecars, summary, selection, how if isinstance(how, RepeatFactor) else None)
     if isinstance(supply.factors, Once):
-        if found is not None:
-            np.add.at(num_samples, np.searchsorted(ids, found.ids), found.counts)
-        copies += num_samples
-    else:
-        total = 0
-        for shard in range(len(summary.paths)):
-            presence, factors = sidecars(shard).presence, supply.factors(shard)
-            total += int((factors > 0).sum())
-            if presence is None:
-                continue
-            label = np.searchsorted(ids, presence.ids)  # (entries,)
-            factor = np.repeat(factors, np.diff(presence.indptr))  # (entries,), of the row of each
-            num_samples += np.bincount(label[factor > 0], minlength=len(ids))
-            copies += np.bincount(label, factor, minlength=len(ids)) / ONE
-    if found is None:
-        return _Sums(total, None, None)
-    named = None if names is None else tuple(names[one] for one in ids.tolist())
-    return _Sums(total, ClassCounts(ids=ids, num_samples=num_samples, total=total, names=named), copies)
+        return _Sums(int(summary.num_samples.sum()), counts, None if counts is None else counts.num_samples / 1)
+    kept, copies = 0, np.zeros(0 if counts is None else len(counts.ids))
+    for shard in range(len(summary.paths)):
+        presence, factors = sidecars(shard).presence, supply.factors(shard)
+        kept += int((factors > 0).sum())
+        if presence is not None and counts is not None:
+            used = np.repeat(factors, np.diff(presence.indptr))  # (entries,), factor of the row of each
+            label = np.searchsorted(counts.ids, presence.ids[used > 0])  # rows that are left out may have other labels
+            copies += np.bincount(label, used[used > 0], minlength=len(copies)) / ONE
+    return _Sums(kept, None, None) if counts is None else _Sums(counts.total, counts, copies)
 
 
 def _of_sources(
@@ -216,7 +207,7 @@ def _joined(counted: Sequence[tuple[str, ClassCounts, Float64]], factors: Sequen
         names = counts.names or [f"{source}/{one}" for one in counts.ids.tolist()]
         where.append(np.array([place.setdefault(name, len(place)) for name in names], np.int64))
     samples, known = np.zeros(len(place), np.int64), np.zeros(len(place), np.int64)
-    copies, factor = np.zeros(len(place)), np.ones(len(place))
+    copies, factor = np.zeros(len(place)), np.zeros(len(place))
     for at, (_, counts, emitted) in zip(where, counted, strict=True):
         np.add.at(samples, at, counts.num_samples)
         np.add.at(known, at, counts.total)
@@ -239,9 +230,17 @@ def _joined(counted: Sequence[tuple[str, ClassCounts, Float64]], factors: Sequen
 def _in_words(how: object) -> str:
     if not isinstance(how, RepeatFactor):
         return "by a function"
-    words = [f"threshold {how.threshold:g}"]
+    of_frequency = "a function of f(c)" if callable(how.heuristic) else f"threshold {_short(how.threshold)}"
+    words = [of_frequency]
+    words += ["instance-aware"] if how.heuristic == "irfs" else []
     words += [f"power {how.power:g}"] if how.power != 0.5 else []
     words += [f"cap {how.cap:g}"] if how.cap is not None else []
     words += [f"{len(how.ignore)} classes ignored"] if how.ignore else []
+    words += [f"classes of fewer than {how.min_count} samples ignored"] if how.min_count else []
+    words += ["samples without labels dropped"] if how.empty == "drop" else []
     words += [f"rounding {how.rounding}"] if how.rounding != "systematic" else []
     return ", ".join(words)
+
+
+def _short(threshold: float | str) -> str:
+    return threshold if isinstance(threshold, str) else f"{threshold:g}"

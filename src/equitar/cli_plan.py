@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _TRAINING = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*")
 
-repeat_option = click.option("--repeat", metavar="T", type=float, help="Threshold of the repeat factors (LVIS: 1e-3).")
+repeat_option = click.option("--repeat", metavar="T", help="Threshold of the repeat factors (LVIS: 1e-3), or median.")
 cap_option = click.option("--cap", metavar="R", type=float, help="Largest repeat factor.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 world_option = click.option(
@@ -41,7 +41,7 @@ def stats_command(
     words: tuple[str, ...],
     root: str | None,
     sidecars: str | None,
-    repeat: float | None,
+    repeat: str | None,
     cap: float | None,
     plot: str | None,
     world_size: int | None,
@@ -95,7 +95,7 @@ def plan_command(
     num_workers: int,
     seed: int | None,
     epoch: int,
-    repeat: float | None,
+    repeat: str | None,
     cap: float | None,
     steps: int | None,
     weights: str | None,
@@ -180,7 +180,10 @@ def _sources_or_training(words: Sequence[str], root: str | None, sidecars: str |
     return load_training(trainings[0])
 
 
-def _factor(repeat: float | None, cap: float | None) -> RepeatFactor | None:
+def _factor(repeat: str | None, cap: float | None) -> RepeatFactor | None:
     if repeat is None and cap is not None:
         raise click.UsageError("`--cap` goes with `--repeat`")
-    return None if repeat is None else RepeatFactor(repeat, cap=cap)
+    try:
+        return None if repeat is None else RepeatFactor("median" if repeat == "median" else float(repeat), cap=cap)
+    except ValueError as error:
+        raise click.UsageError(f"`--repeat` must be a number in [0, 1] or median; got {repeat!r} ({error})") from error

@@ -197,7 +197,7 @@ def emissions(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Iter
         emitter = Emitter(
             plan=plan, epoch=epoch, topology=topology, feeds=feeds, collate=list, one_source=order.one_source
         )
-        return emitter.run(0)
+        return emitter.run(topology.worker)
 
     streams = [
         [emitted(_topology(prepared, rank, worker, num_workers)) for worker in range(max(1, num_workers))]

@@ -37,15 +37,16 @@ def plot_stats(found: Stats, path: str) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     classes = found.classes if found.classes is not None and found.classes.names else None
-    widths = [2.2, 1] if classes else [1]
-    figure = Figure(figsize=(12, 4.8) if classes else (6, 4.8), dpi=150, layout="constrained", facecolor="white")
+    widths = [2.2] * (classes is not None) + [1.0] * (classes is None or len(found.sources) > 1)
+    figure = Figure(figsize=(2.4 + 3 * sum(widths), 4.8), dpi=150, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
     for one in axes:
         _quiet(one)
     if classes:
         _draw_classes(axes[0], classes)
-    _draw_shares(axes[-1], found)
+    if len(axes) > 1 or not classes:
+        _draw_shares(axes[-1], found)
     repeated = f"repeat: {found.repeat}" if found.repeat else "nothing repeated"
     figure.suptitle(
         f"{found.samples:,} samples, {found.copies:,.0f} emitted in an epoch ({repeated})", color=_INK, fontsize=12
