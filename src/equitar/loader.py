@@ -11,9 +11,11 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from equitar.clock import Position
+from equitar.detect import detect_workers
 from equitar.emit import Dropped, Record
 from equitar.errors import PlanError
 from equitar.pipeline import Batches
+from equitar.ring import Packed, Ring
 from equitar.state import State, check_state, position_in, state_of
 
 _BROKEN_OFF = 3  # passes in a row at one step, before it looks like a habit
@@ -27,19 +29,21 @@ class Report(TypedDict):
         samples: Samples of each source.
         dropped: Samples of each source that stages dropped.
         lost: These samples: source, URL of the shard, and key.
+        piped: Batches that found no slot of shared memory, or did not fit into one.
     """
 
     steps: int
     samples: dict[str, int]
     dropped: dict[str, int]
     lost: list[Dropped]
+    piped: int
 
 
 class _Recorded(IterableDataset[Any]):
     """Batches with their records, as workers send them to a Loader."""
 
-    def __init__(self, batches: Batches) -> None:
-        self.batches = batches
+    def __init__(self, batches: Batches, ring: Ring | None) -> None:
+        self.batches, self.ring = batches, ring
 
     def __iter__(self) -> Iterator[tuple[Record, Any]]:
         if not self.batches.clock.is_driven:
@@ -47,7 +51,9 @@ class _Recorded(IterableDataset[Any]):
                 "another loader was built around the data of an equitar.Loader, and would share out again what each rank has "
                 "a share of; use the Loader as it is (with accelerate: do not `prepare` it)"
             )
-        return self.batches.recorded()
+        recorded = self.batches.recorded()
+        worker, num_workers = detect_workers()
+        return self.ring.sent(worker, recorded) if self.ring is not None and num_workers else recorded
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -79,6 +85,8 @@ class Loader(DataLoader[Any]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
+        slots: int | None = None,
+        views: bool = False,
     ) -> None:
         """Make a loader of its own clock: two loaders over the same batches do not disturb each other.
 
@@ -93,14 +101,22 @@ class Loader(DataLoader[Any]):
             persistent_workers: As in torch.
             pin_memory_device: As in torch.
             in_order: Must be true.
+            slots: Slots of shared memory through which each worker sends batches; None is as many as may be under way, 0 sends
+                all through the pipe. Not used with `pin_memory`.
+            views: Whether bytes, arrays and tensors of a batch are views of its slot, which are written over when the next
+                batch but one is asked for; otherwise they are copies.
         """
         if not in_order:
             raise ValueError("`in_order` must be True: a step out of turn would be another step on the other ranks")
         if not isinstance(batches, Batches):
             raise TypeError(f"`batches` must come from debiased, mixed or exact; got {type(batches).__name__}")
         self._batches = batches.copied()
+        self._views = views
+        self._ring: Ring | None = None
+        if num_workers and not pin_memory and slots != 0:
+            self._ring = Ring(num_workers, (prefetch_factor or 2) + 2 if slots is None else slots)
         super().__init__(
-            _Recorded(self._batches),
+            _Recorded(self._batches, self._ring),
             batch_size=None,
             num_workers=num_workers,
             collate_fn=_as_it_is,
@@ -121,7 +137,7 @@ class Loader(DataLoader[Any]):
         self._is_compared = False
         self._broken_at: list[int] = []
         self._has_warned = False
-        self._report = Report(steps=0, samples={}, dropped={}, lost=[])
+        self._report = Report(steps=0, samples={}, dropped={}, lost=[], piped=0)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iterator at the start of an epoch, >= 0; where `load_state_dict` was just called, in the middle of it."""
@@ -162,9 +178,21 @@ class Loader(DataLoader[Any]):
                 if due == num_steps:  # with the last batch, not after it: who takes just as many never asks for more
                     self._position, self._under_way = Position(position.epoch + 1, 0, 0, 0), None
                     self._broken_at.clear()
-            yield batch
+            yield from self._unpacked(batch)
         if due < num_steps:
             raise PlanError(f"workers ended at step {due} but the epoch has {num_steps}")
+
+    def _unpacked(self, batch: Any) -> Iterator[Any]:
+        """Yield a batch, from its slot if it came in one."""
+        if self._ring is None:
+            yield batch
+        elif not isinstance(batch, Packed):
+            self._report["piped"] += 1
+            yield batch
+        else:
+            yield self._ring.received(batch, views=self._views)
+            if self._views:  # the next batch was asked for
+                self._ring.free(batch.slot)
 
     def _driven(self, batches: Iterator[tuple[Record, Any]], this: object) -> Iterator[tuple[Record, Any]]:
         """Pass batches on, and note when no Loader is behind their workers any more."""
