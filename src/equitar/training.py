@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +34,8 @@ def load_training(name: str) -> Batches:
             raise SourceError(f"module {module!r} must have {attribute!r} but has {there}")
         found = getattr(found, part)
     made = "" if isinstance(found, Batches) or not callable(found) else " from the call"
+    if made and not _needs_nothing(found):
+        raise SourceError(f"{attribute!r} of module {module!r} must be callable without arguments; got {found!r}")
     result = found() if made else found
     if not isinstance(result, Batches):
         raise SourceError(
@@ -39,6 +43,17 @@ def load_training(name: str) -> Batches:
             f"returns it; got {type(result).__name__}{made}"
         )
     return result
+
+
+def _needs_nothing(function: Callable[..., Any]) -> bool:
+    """Return whether a function can be called without arguments."""
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return False
+    except ValueError:  # one written in C may have no signature
+        return True
+    return True
 
 
 def adjusted(

@@ -1,0 +1,223 @@
+"""The command line of `stats` and `plan`: sources or a training's own pipeline in, tables or JSON out, errors in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import equitar
+from equitar.build import debiased
+from equitar.cli import main
+from equitar.loader import Loader
+from equitar.plan_preview import emissions
+from equitar.sources import Source
+from odd_tars import END, member
+
+TRAINING = """
+import equitar
+SOURCES = [equitar.Source(name, f"{FOLDER}/{name}-*.tar") for name in ("cat", "dog")]
+batches = equitar.debiased(SOURCES, batch_size=5, seed=3, repeat=0.5)
+def build():
+    return equitar.mixed(SOURCES, batch_size=4, steps=7)
+def loader():
+    return equitar.Loader(batches)
+def broken(folder):
+    return batches
+class Runs:
+    val = equitar.exact(SOURCES, batch_size=8)
+number = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two sources, of 30 and of 50 samples; one class is in two samples of `cat`."""
+    folder = tmp_path_factory.mktemp("shards")
+    for name, sizes in (("cat", (10, 20)), ("dog", (25, 25))):
+        for shard, size in enumerate(sizes):
+            rows = (member(f"{row:02d}.cls", b"1" if row == 0 and name == "cat" else b"0") for row in range(size))
+            (folder / f"{name}-{shard}.tar").write_bytes(b"".join(rows) + END)
+    equitar.index(sources_in(folder), labels="cls", jobs=1, progress=False)
+    return folder
+
+
+def sources_in(folder: Path) -> list[Source]:
+    return [Source(name, f"{folder}/{name}-*.tar") for name in ("cat", "dog")]
+
+
+def words_for(folder: Path) -> list[str]:
+    return [f"{name}={folder}/{name}-*.tar" for name in ("cat", "dog")]
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, [*words])
+
+
+@pytest.fixture
+def training(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    (tmp_path / "my_training.py").write_text(f"FOLDER = {str(folder)!r}\n{TRAINING}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    yield "my_training"
+    sys.modules.pop("my_training", None)
+
+
+def test_stats_shows_sources_and_the_classes_before_and_after(folder: Path, tmp_path: Path) -> None:
+    result = run("stats", *words_for(folder), "--repeat", "0.5", "--plot", f"{tmp_path}/stats.png")
+    assert result.exit_code == 0, result.output
+    lines = [line.split() for line in result.output.splitlines()]
+    assert lines[1][:6] == ["cat", "2", "30", "0.0", "30", "2"]
+    assert lines[2][:6] == ["dog", "2", "50", "0.1", "50", "1"]
+    assert "80 samples; 83 with repeats (threshold 0.5)" in result.output
+    assert ["cat/1", "2", "0.0667", "2.74", "5.5", "2.74"] in lines
+    assert (tmp_path / "stats.png").stat().st_size > 10_000
+
+
+def test_stats_are_json_on_request(folder: Path) -> None:
+    told = json.loads(run("stats", *words_for(folder), "--repeat", "0.5", "--cap", "2", "--json").output)
+    assert told["repeat"] == "threshold 0.5, cap 2"
+    assert [(one["name"], one["samples"], one["copies"]) for one in told["sources"]] == [
+        ("cat", 30, 32),
+        ("dog", 50, 50),
+    ]
+    rarest = told["classes"][0]
+    assert (rarest["name"], rarest["samples"], rarest["factor"], rarest["copies"]) == ("cat/1", 2, 2, 4)
+
+
+def test_plan_shows_the_schedule_and_what_every_worker_reads(folder: Path) -> None:
+    result = run("plan", *words_for(folder), "--batch-size", "5", "--world-size", "2", "--num-workers", "2")
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert lines[0].startswith("epoch 0: 8 steps of 5 x 2 samples, 2 ranks x 2 workers, 2 lanes, seed 0, digest ")
+    assert lines[3].split() == ["cat", "3", "30", "37.5%", "1.000", "0", "1"]
+    assert lines[4].split() == ["dog", "5", "50", "62.5%", "1.000", "0", "1"]
+    assert "the same on all ranks: c = cat, d = dog" in lines[6]
+    assert Counter(lines[7].strip()) == {"c": 3, "d": 5}
+    readers = [line.split() for line in lines[10:]]
+    assert [row[:3] for row in readers] == [["0", "0", "4"], ["0", "1", "4"], ["1", "0", "4"], ["1", "1", "4"]]
+    assert sum(int(row[4]) for row in readers) == 80
+
+
+def test_samples_of_the_plan_are_a_line_each_and_what_the_package_tells(folder: Path) -> None:
+    options = ["--batch-size", "5", "--world-size", "2", "--num-workers", "2", "--seed", "7", "--epoch", "1"]
+    result = run("plan", *words_for(folder), *options, "--repeat", "0.5", "--json", "--samples")
+    plan, *rows = [json.loads(line) for line in result.output.splitlines()]
+    batches = debiased(sources_in(folder), batch_size=5, seed=7, repeat=0.5, rank=0, world_size=2)
+    assert rows == [one._asdict() for one in emissions(batches, epoch=1, num_workers=2)]
+    assert plan["schedule"] == batches.sources(1)
+    assert plan["steps"] == len(plan["schedule"]) == len({row["step"] for row in rows})
+
+
+@pytest.mark.parametrize(
+    ("options", "batches"),
+    [
+        (["--weights", "cat=0.7,dog=0.3", "--steps", "10"], {"cat": 7, "dog": 3}),
+        (["--weights", "cat=1,dog=1", "--steps", "6"], {"cat": 3, "dog": 3}),
+        (["--temperature", "1", "--steps", "8"], {"cat": 3, "dog": 5}),
+        (["--temperature", "1000000", "--steps", "8"], {"cat": 4, "dog": 4}),
+        (["--mixed"], {"cat": None, "dog": None}),
+    ],
+)
+def test_shares_are_what_the_options_say(folder: Path, options: list[str], batches: dict[str, int | None]) -> None:
+    told = json.loads(run("plan", *words_for(folder), "--batch-size", "10", *options, "--json").output)
+    assert {one["name"]: one["batches"] for one in told["sources"]} == batches
+
+
+@pytest.mark.parametrize("command", ["stats", "plan"])
+def test_a_training_is_taken_by_its_name(training: str, command: str) -> None:
+    for name in ("batches", "build", "Runs.val"):
+        result = run(command, f"{training}:{name}")
+        assert result.exit_code == 0, result.output
+        assert "cat" in result.output
+
+
+def test_a_training_is_planned_for_the_ranks_and_numbers_of_the_line(training: str, folder: Path) -> None:
+    words = [
+        f"{training}:batches",
+        "--world-size",
+        "2",
+        "--num-workers",
+        "2",
+        "--batch-size",
+        "2",
+        "--json",
+        "--samples",
+    ]
+    plan, *rows = [json.loads(line) for line in run("plan", *words).output.splitlines()]
+    assert (plan["world_size"], plan["batch_size"], plan["seed"]) == (2, 2, 3)
+    real = debiased(sources_in(folder), batch_size=2, seed=3, repeat=0.5, rank=1, world_size=2)
+    keys = [key for batch in Loader(real, num_workers=2) for key in batch["__key__"]]
+    assert [row["key"] for row in rows if row["rank"] == 1] == keys
+
+
+def test_stats_of_a_training_are_those_of_its_plan(training: str) -> None:
+    once = json.loads(run("stats", f"{training}:build", "--json").output)
+    twice = json.loads(run("stats", f"{training}:build", "--world-size", "2", "--json").output)
+    assert (once["samples"], once["copies"], twice["copies"]) == (80, 28, 56)
+    assert json.loads(run("stats", f"{training}:batches", "--json").output)["repeat"] == "threshold 0.5"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["no_such_module:batches"], "module 'no_such_module' of 'no_such_module:batches' cannot be imported"),
+        (["my_training:batch"], "module 'my_training' must have 'batch' but has "),
+        (
+            ["my_training:number"],
+            "'number' of module 'my_training' must be what `debiased`, `mixed` or `exact` returned",
+        ),
+        (["my_training:number"], "got int"),
+        (["my_training:loader"], "got Loader from the call"),
+        (["my_training:broken"], "'broken' of module 'my_training' must be callable without arguments"),
+        (["my_training:Runs.val", "--steps", "3"], "`exact` goes through every sample once and takes no `steps`"),
+        (["my_training:batches", "--mixed"], "says itself what its batches are"),
+        (["my_training:batches", "cat=x.tar"], "stands alone"),
+        (["cat=x.tar"], "`--batch-size` is needed with SOURCEs"),
+        (["cat=x.tar", "--batch-size", "4", "--samples"], "`--samples` goes with `--json`"),
+        (["cat=x.tar", "--batch-size", "4", "--cap", "4"], "`--cap` goes with `--repeat`"),
+        (["cat=x.tar", "--batch-size", "4", "--repeat", "often"], "must be a number in [0, 1] or median; got 'often'"),
+        (["cat=x.tar", "--batch-size", "4", "--repeat", "2"], "`threshold` must be in [0, 1]"),
+        (["cat=x.tar", "--batch-size", "4", "--weights", "cat=a"], "must be name=number for each source"),
+        (["cat=x.tar", "--batch-size", "4", "--weights", "cat=1", "--temperature", "2"], "exclude each other"),
+        (["nothing"], "must be name=urls"),
+    ],
+)
+def test_what_a_user_gets_wrong_is_told(training: str, words: list[str], message: str) -> None:
+    result = run("plan", *words)
+    assert result.exit_code != 0
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert message in " ".join(result.output.split())
+
+
+def test_an_impossible_plan_is_one_line_that_says_what_to_change(folder: Path) -> None:
+    result = run("plan", *words_for(folder), "--batch-size", "20", "--world-size", "2")
+    assert result.exit_code == 1
+    assert "lower `batch_size` to at most 15" in result.output
+    assert len(result.output.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["stats", "plan"])
+def test_help_shows_sources_and_a_training(command: str) -> None:
+    result = run(command, "--help")
+    assert f"  equitar {command} my_training:batches --world-size 8" in result.output
+    assert f"equitar {command} " in run("--help").output
+
+
+def test_a_process_of_its_own_finds_a_training_in_the_folder_it_is_in(training: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "equitar.cli", "plan", f"{training}:batches"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(equitar.__file__).parents[1])},
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("epoch 0: ")
