@@ -34,13 +34,14 @@ if TYPE_CHECKING:
     from equitar.quota import Passes, Temperature
     from equitar.repeat import RepeatFactor
     from equitar.samplers import DebiasedBatchSampler, RepeatFactorSampler
-    from equitar.sources import Source, split
+    from equitar.sources import Cache, Retries, Source, split
     from equitar.stages import batched_by_source, read, repeats, shuffled, slices
     from equitar.wrapper import DistributedSamplerWrapper
 
 # Loaded when first used: torch and webdataset take seconds, which `equitar index` has no use for.
 _HOME = {
     "Batches": "pipeline",
+    "Cache": "sources",
     "DebiasedBatchSampler": "samplers",
     "DistributedSamplerWrapper": "wrapper",
     "LabelError": "errors",
@@ -50,6 +51,7 @@ _HOME = {
     "Passes": "quota",
     "PlanError": "errors",
     "RepeatFactor": "repeat",
+    "Retries": "sources",
     "RepeatFactorSampler": "samplers",
     "ShardError": "errors",
     "ShardMismatchError": "errors",
@@ -58,6 +60,7 @@ _HOME = {
     "SourceError": "errors",
     "StageError": "errors",
     "StaleSidecarError": "errors",
+    "StorageError": "errors",
     "Temperature": "quota",
     "batched_by_source": "stages",
     "catalog_of": "catalog",
@@ -77,10 +80,12 @@ _HOME = {
     "slices": "stages",
     "split": "sources",
     "stats": "class_stats",
+    "write_exclusions": "damage",
 }
 
 __all__ = [
     "Batches",
+    "Cache",
     "DebiasedBatchSampler",
     "DistributedSamplerWrapper",
     "LabelError",
@@ -91,6 +96,7 @@ __all__ = [
     "PlanError",
     "RepeatFactor",
     "RepeatFactorSampler",
+    "Retries",
     "ShardError",
     "ShardMismatchError",
     "SidecarError",
@@ -98,6 +104,7 @@ __all__ = [
     "SourceError",
     "StageError",
     "StaleSidecarError",
+    "StorageError",
     "Temperature",
     "batched_by_source",
     "catalog_of",
@@ -117,6 +124,7 @@ __all__ = [
     "slices",
     "split",
     "stats",
+    "write_exclusions",
 ]
 
 try:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from equitar.catalog import Repeat
+from equitar.damage import Handler, checked_handler
 from equitar.emit import columns
 from equitar.errors import PlanError
 from equitar.feed import checked_stages
@@ -37,6 +38,7 @@ def debiased(
     hold: int = 1,
     short: Short = "error",
     max_substitutes: int = 100,
+    handler: Handler = None,
     rank: int | None = None,
     world_size: int | None = None,
 ) -> Batches:
@@ -63,6 +65,9 @@ def debiased(
             sample meet within these steps either.
         short: What to do with a source that has no full global batch: ``"error"`` or ``"leave_out"``.
         max_substitutes: How many samples in a row stages may drop at one place, >= 0.
+        handler: What to do about shards that are damaged, missing or not to be had: None raises; ``"skip_sample"`` goes on
+            without the samples that cannot be read, ``"skip_shard"`` without the whole shard; a function of the error, such as
+            `wds.warn_and_continue`, returns True to go on as ``"skip_sample"`` does. Others take the places of what is lost.
         rank: This process among those that share the data; None detects it.
         world_size: Number of these processes.
 
@@ -91,6 +96,7 @@ def debiased(
             rank=rank,
             world_size=world_size,
             max_substitutes=max_substitutes,
+            handler=checked_handler(handler),
             one_source=True,
         )
     )
@@ -111,6 +117,7 @@ def mixed(
     copy: bool = True,
     lanes: int | None = None,
     max_substitutes: int = 100,
+    handler: Handler = None,
     rank: int | None = None,
     world_size: int | None = None,
 ) -> Batches:
@@ -130,6 +137,7 @@ def mixed(
         copy: See `debiased`.
         lanes: See `debiased`.
         max_substitutes: See `debiased`.
+        handler: See `debiased`.
         rank: See `debiased`.
         world_size: See `debiased`.
 
@@ -152,6 +160,7 @@ def mixed(
             rank=rank,
             world_size=world_size,
             max_substitutes=max_substitutes,
+            handler=checked_handler(handler),
             one_source=False,
         )
     )
@@ -167,6 +176,7 @@ def exact(
     collate: Callable[[list[Any]], Any] = columns,
     fields: Collection[str] | None = None,
     copy: bool = True,
+    handler: Handler = None,
     rank: int | None = None,
     world_size: int | None = None,
 ) -> Batches:
@@ -184,6 +194,7 @@ def exact(
         collate: See `debiased`.
         fields: See `debiased`.
         copy: See `debiased`.
+        handler: See `debiased`; places of what is lost stay empty.
         rank: See `debiased`.
         world_size: See `debiased`.
     """
@@ -203,6 +214,7 @@ def exact(
             rank=rank,
             world_size=world_size,
             max_substitutes=0,
+            handler=checked_handler(handler),
             one_source=False,
         )
     )

@@ -11,18 +11,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
+from equitar.damage import Unread
 from equitar.errors import StageError
 from equitar.feed import Feed, Fetched
 from equitar.plan import Plan
 from equitar.topology import Topology
-
-
-class Dropped(NamedTuple):
-    """A sample that a stage dropped."""
-
-    source: str
-    url: str
-    key: str
 
 
 class Record(NamedTuple):
@@ -34,7 +27,8 @@ class Record(NamedTuple):
         source: Its source; None if it is mixed.
         keys: Keys of its samples.
         counts: How many of them each source gave.
-        dropped: Samples whose places were taken by substitutes, or stayed empty in validation.
+        dropped: Samples that stages dropped; their places were taken by substitutes, or stayed empty in validation.
+        lost: Samples that could not be read, and what came of their places is the same.
     """
 
     epoch: int
@@ -42,7 +36,8 @@ class Record(NamedTuple):
     source: str | None
     keys: tuple[str, ...]
     counts: tuple[tuple[str, int], ...]
-    dropped: tuple[Dropped, ...]
+    dropped: tuple[Unread, ...]
+    lost: tuple[Unread, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +68,15 @@ class Emitter:
     def _batch(self, step: int) -> tuple[Record, Any]:
         samples: list[Any] = []
         keys: list[str] = []
-        dropped: list[Dropped] = []
+        unread = _Unread([], [])
         first, last = self.plan.share(step, self.topology.rank, self.topology.world_size)
         places = self.plan.places(step, first, last)
         rows = zip(*(column.tolist() for column in places), strict=True)
         for slot, (source, shard, row, copy) in enumerate(rows, first):
             feed = self.feeds[source]
-            if feed.has_stages:
+            if not feed.is_direct:
                 fetched = feed.fetch(chain([(shard, row)], _Later(self.plan, step, slot)), max(0, copy))
-                sample = self._kept(fetched, source, step, dropped)
+                sample = self._kept(fetched, source, step, unread)
                 if sample is None:
                     continue
                 keys.append(fetched.taken[-1][0])
@@ -93,18 +88,21 @@ class Emitter:
         # With `agree="rank"`, more ranks may have shared this global batch when the epoch began.
         only = self.plan.names[int(places.source[0])] if self.one_source and len(counts) == 1 else None
         named = tuple((self.plan.names[source], count) for source, count in counts.items())
-        record = Record(self.epoch, step, only, tuple(keys), named, tuple(dropped))
+        record = Record(self.epoch, step, only, tuple(keys), named, tuple(unread.dropped), tuple(unread.lost))
         return record, self._collated(samples, only, step)
 
-    def _kept(self, fetched: Fetched, source: int, step: int, dropped: list[Dropped]) -> Any:
-        """Return the sample that stages let through, None if there is none, and note those they dropped."""
+    def _kept(self, fetched: Fetched, source: int, step: int, unread: _Unread) -> Any:
+        """Return the sample that came, None if there is none, and note those that were lost, or that stages dropped."""
         name, sample = self.plan.names[source], fetched.sample
-        lost = fetched.taken if sample is None else fetched.taken[:-1]
-        dropped += (Dropped(name, url, key) for key, url in lost)
+        dropped = fetched.taken if sample is None else fetched.taken[:-1]
+        unread.dropped.extend(Unread(name, path, key) for key, path in dropped)
+        unread.lost.extend(Unread(name, path, key) for key, path in fetched.lost)
         if sample is None and self.plan.is_whole:
+            key, path = (*fetched.lost, *dropped)[-1]
+            told = f"stages dropped {len(dropped)} samples" + " and one could not be read" * bool(fetched.lost)
             raise StageError(
-                f"stages dropped {len(lost)} samples of source {name!r} for one place at step {step}, and the source has no "
-                f"other sample for it; the last had key {lost[-1][0]!r}"
+                f"{told} of source {name!r} for one place at step {step}, and the source has no other sample for it; the last "
+                f"had key {key!r} of {path}"
             )
         if isinstance(sample, dict):
             sample.setdefault("__source__", name)  # webdataset's `map` keeps only the key
@@ -120,6 +118,13 @@ class Emitter:
             if only is not None:
                 batch["__source__"] = only
         return batch
+
+
+class _Unread(NamedTuple):
+    """What is noted while a batch is made."""
+
+    dropped: list[Unread]
+    lost: list[Unread]
 
 
 def steps_of(plan: Plan, topology: Topology, first_step: int) -> range:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from equitar.damage import SampleLostError, TolerantReader
 from equitar.errors import StageError
 from equitar.sources import Sample, Stage
 
@@ -38,7 +39,11 @@ class ReadsSamples(Protocol):
     """What a feed needs of a reader."""
 
     def read(self, shard: int, row: int) -> Sample:
-        """Return one sample."""
+        """Return one sample.
+
+        Raises:
+            SampleLostError: If it cannot be read, and that is no error.
+        """
 
 
 class Fetched(NamedTuple):
@@ -46,13 +51,15 @@ class Fetched(NamedTuple):
 
     Attributes:
         sample: The sample as its stages left it; None if all were dropped.
-        taken: Key and URL of those that were dropped, and of the sample that it is.
+        taken: Key and path of the shard of those that were dropped, and of the sample that it is.
         copy: Which copy it is.
+        lost: Key and path of the planned sample, if it could not be read; empty if it could.
     """
 
     sample: Any
     taken: list[tuple[str, str]]
     copy: int
+    lost: list[tuple[str, str]]
 
 
 def name_of(stage: Stage) -> str:
@@ -87,21 +94,34 @@ def checked_stages(stages: Iterable[Stage]) -> tuple[Stage, ...]:
 class Feed:
     """Takes samples of one source through stages, one place at a time."""
 
-    def __init__(self, name: str, reader: ReadsSamples, stages: Sequence[Stage], *, max_substitutes: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        reader: ReadsSamples,
+        stages: Sequence[Stage],
+        *,
+        paths: Sequence[str],
+        max_substitutes: int,
+    ) -> None:
         """Prepare the feed of a source.
 
         Args:
             name: The source.
             reader: Reads its samples.
             stages: Per-sample stages, in order.
+            paths: Path of each shard below the root of the source.
             max_substitutes: How many samples in a row may be dropped.
         """
         self._name, self._reader, self._stages, self._max = name, reader, stages, max_substitutes
-        self.has_stages = bool(stages)
+        self._paths = paths
+        self.is_direct = not stages and not isinstance(
+            reader, TolerantReader
+        )  # what is planned comes, and nothing else
         self._candidates: Iterator[tuple[int, int]] = iter(())
         self._copy = 0
         self._taken: list[tuple[str, str]] = []
-        self._is_exhausted = False
+        self._lost: list[tuple[str, str]] = []
+        self._is_exhausted, self._is_first = False, True
         self._chain = self._through_stages()
 
     def read(self, shard: int, row: int, copy: int) -> Sample:
@@ -121,9 +141,9 @@ class Feed:
             StageError: If too many were dropped, or a stage is not lazy and in order.
         """
         self._candidates, self._copy, self._taken = candidates, copy, []
-        self._is_exhausted = False
+        self._is_exhausted, self._is_first, self._lost = False, True, []
         try:
-            return Fetched(next(self._chain), self._taken, copy)
+            return Fetched(next(self._chain), self._taken, copy, self._lost)
         except StopIteration:
             if not self._is_exhausted:
                 names = ", ".join(name_of(stage) for stage in self._stages)
@@ -132,7 +152,7 @@ class Feed:
                     "a generator is, and go on as long as samples come"
                 ) from None
             self._chain = self._through_stages()
-            return Fetched(None, self._taken, copy)
+            return Fetched(None, self._taken, copy, self._lost)
 
     def _next_sample(self) -> Sample | None:
         """Return the next candidate, None at the end of them: a stage that held samples back then gives itself away."""
@@ -143,11 +163,22 @@ class Feed:
                     f"stages of source {self._name!r} ({names}) dropped {len(self._taken)} samples in a row, the last with "
                     f"key {self._taken[-1][0]!r} of {self._taken[-1][1]}, but `max_substitutes` is {self._max}"
                 )
-            sample = self.read(shard, row, self._copy)
-            self._taken.append((sample["__key__"], sample["__url__"]))
-            return sample
+            sample = self._read_or_lost(shard, row)
+            if sample is not None:
+                self._taken.append((sample["__key__"], self._paths[shard]))
+                return sample
         self._is_exhausted = True
         return None
+
+    def _read_or_lost(self, shard: int, row: int) -> Sample | None:
+        """Return a sample, None if it is lost; only the planned one is noted, substitutes have places of their own."""
+        is_planned, self._is_first = self._is_first, False
+        try:
+            return self.read(shard, row, self._copy)
+        except SampleLostError as error:
+            if is_planned:
+                self._lost.append((error.key, self._paths[shard]))
+            return None
 
     def _through_stages(self) -> Iterator[Any]:
         stream: Iterator[Any] = iter(self._next_sample, None)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypedDict
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from equitar.clock import Position
+from equitar.damage import Unread
 from equitar.detect import detect_workers
-from equitar.emit import Dropped, Record
+from equitar.emit import Record
 from equitar.errors import PlanError
 from equitar.pipeline import Batches
 from equitar.ring import Packed, Ring
@@ -27,15 +28,19 @@ class Report(TypedDict):
     Attributes:
         steps: Batches.
         samples: Samples of each source.
-        dropped: Samples of each source that stages dropped.
-        lost: These samples: source, URL of the shard, and key.
+        dropped: Samples of each source that stages dropped, counted each time.
+        lost: Samples of each source that could not be read, counted each time.
+        dropped_samples: Which were dropped, each once: source, path of the shard, and key.
+        lost_samples: Which could not be read, in the same way; `write_exclusions` makes a file for `keep` of both.
         piped: Batches that found no slot of shared memory, or did not fit into one.
     """
 
     steps: int
     samples: dict[str, int]
     dropped: dict[str, int]
-    lost: list[Dropped]
+    lost: dict[str, int]
+    dropped_samples: list[Unread]
+    lost_samples: list[Unread]
     piped: int
 
 
@@ -137,7 +142,9 @@ class Loader(DataLoader[Any]):
         self._is_compared = False
         self._broken_at: list[int] = []
         self._has_warned = False
-        self._report = Report(steps=0, samples={}, dropped={}, lost=[], piped=0)
+        self._dropped: dict[Unread, None] = {}
+        self._lost: dict[Unread, None] = {}
+        self._report = Report(steps=0, samples={}, dropped={}, lost={}, dropped_samples=[], lost_samples=[], piped=0)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iterator at the start of an epoch, >= 0; where `load_state_dict` was just called, in the middle of it."""
@@ -221,13 +228,14 @@ class Loader(DataLoader[Any]):
         report["steps"] += 1
         for source, count in record.counts:
             report["samples"][source] = report["samples"].get(source, 0) + count
-        for dropped in record.dropped:
-            report["dropped"][dropped.source] = report["dropped"].get(dropped.source, 0) + 1
-            report["lost"].append(dropped)
+        _count(record.dropped, report["dropped"], self._dropped)
+        _count(record.lost, report["lost"], self._lost)
 
     def report(self) -> Report:
         """Return what came since the loader was made, on this rank."""
-        return copy.deepcopy(self._report)
+        report = copy.deepcopy(self._report)
+        report["dropped_samples"], report["lost_samples"] = list(self._dropped), list(self._lost)
+        return report
 
     def state_dict(self) -> State:
         """Return where this run stands: after the latest batch that was handed out."""
@@ -247,6 +255,12 @@ class Loader(DataLoader[Any]):
         if position.step >= plan.num_steps:
             position = Position(position.epoch + 1, 0, 0, 0)
         self._position, self._under_way = position, None
+
+
+def _count(unread: Iterable[Unread], counts: dict[str, int], each: dict[Unread, None]) -> None:
+    for one in unread:
+        counts[one.source] = counts.get(one.source, 0) + 1
+        each[one] = None  # a dict keeps their order
 
 
 def _compare_over_ranks(digest: str, position: Position, world_size: int) -> None:

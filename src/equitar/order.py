@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from equitar.catalog import Catalog, Repeat, catalog_of, supplies_of
 from equitar.clock import Position
+from equitar.damage import Handler, TolerantReader
 from equitar.detect import detect_ranks
 from equitar.emit import Emitter, Record
 from equitar.errors import PlanError
@@ -49,6 +50,7 @@ class Order:
     rank: int | None
     world_size: int | None
     max_substitutes: int
+    handler: Handler
     one_source: bool
 
     def prepared(self) -> Prepared:
@@ -100,8 +102,14 @@ class Order:
         """Yield the batches of one consumer, from a step of its own on, each with its record."""
         readers = self.readers(prepared)
         feeds = {
-            source.name: Feed(source.name, reader, (*source.stages, *self.stages), max_substitutes=self.max_substitutes)
-            for source, reader in zip(prepared.catalog.sources, readers, strict=True)
+            one.source.name: Feed(
+                one.source.name,
+                reader if self.handler is None else TolerantReader(reader, self.handler),
+                (*one.source.stages, *self.stages),
+                paths=one.shards.paths,
+                max_substitutes=self.max_substitutes,
+            )
+            for one, reader in zip(prepared.catalog.sidecars, readers, strict=True)
         }
         emitter = Emitter(
             plan=plan,

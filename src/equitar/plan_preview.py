@@ -193,7 +193,7 @@ def emissions(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Iter
     readers = {one.source.name: SidecarReader(one) for one in prepared.catalog.sidecars}
 
     def emitted(topology: Topology) -> Iterator[tuple[Record, list[Sample]]]:
-        feeds = [Feed(name, readers[name], (), max_substitutes=0) for name in plan.names]
+        feeds = [Feed(name, readers[name], (), paths=(), max_substitutes=0) for name in plan.names]
         emitter = Emitter(
             plan=plan, epoch=epoch, topology=topology, feeds=feeds, collate=list, one_source=order.one_source
         )

@@ -13,11 +13,16 @@ from collections.abc import Collection
 import numpy as np
 
 from equitar.catalog import Sidecars
+from equitar.errors import ShardMismatchError
+from equitar.headers import BLOCK, HeaderError, parse_header
 from equitar.mix64 import Int64
 from equitar.opening import open_ranges
+from equitar.redact import shown
 from equitar.sidecar import Sidecar
 from equitar.sources import Sample
+from equitar.tar import split_name
 
+_LONGEST_NAME = 100  # bytes that a header has for a name
 _OPEN_SHARDS = 32  # a window touches a few shards of its source
 _GAP = 1 << 16  # bytes between two members up to which one read for both is cheaper than two
 
@@ -25,7 +30,9 @@ _GAP = 1 << 16  # bytes between two members up to which one read for both is che
 class _Shard:
     """An open shard, with its member table as lists: indexing a list is several times quicker than an array."""
 
-    def __init__(self, url: str, sidecar: Sidecar, fields: Collection[str] | None, sidecars: Sidecars) -> None:
+    def __init__(
+        self, url: str, sidecar: Sidecar, fields: Collection[str] | None, sidecars: Sidecars, *, as_it_is: bool
+    ) -> None:
         self.url, self.keys = url, sidecar.keys
         wanted = np.array([fields is None or name in fields for name in sidecar.fields], bool)
         chosen = np.flatnonzero(wanted[sidecar.field]) if len(sidecar.field) else np.zeros(0, np.int64)
@@ -35,8 +42,25 @@ class _Shard:
         self.starts: list[int] = sidecar.offset[chosen].tolist()
         self.sizes: list[int] = sidecar.size[chosen].tolist()
         self.whole = _one_read_each(sidecar.offset[chosen], sidecar.size[chosen], row)
-        self.file = open_ranges(url, sidecar, sidecars.source)
+        self.file = open_ranges(url, sidecar, sidecars.source, as_it_is=as_it_is)
         self.read = self.file.read
+
+    def check_header(self, row: int, member: int) -> None:
+        """Raise ShardMismatchError if the header before a member is not that of the member."""
+        begin = self.starts[member]
+        try:
+            raw_name, size, _ = parse_header(self.read(begin - BLOCK, BLOCK))
+        except HeaderError as error:
+            raise ShardMismatchError(f"{shown(self.url)} is damaged at byte {begin - BLOCK}: {error}") from error
+        name = f"{self.keys[row]}.{self.names[member]}"
+        # Longer names, and those of other letters, are in a header before, and cut or changed in this one.
+        is_plain = name.isascii() and len(name) <= _LONGEST_NAME
+        found = raw_name.decode("utf-8", "surrogateescape")
+        if size != self.sizes[member] or (is_plain and split_name(found) != (self.keys[row], self.names[member])):
+            raise ShardMismatchError(
+                f"{shown(self.url)} has member {found!r} of {size} bytes at byte {begin} but its sidecar has {name!r} of "
+                f"{self.sizes[member]}"
+            )
 
 
 def _one_read_each(offset: Int64, size: Int64, row: Int64) -> bool:
@@ -60,6 +84,7 @@ class Reader:
         self._sidecars, self._copy = sidecars, copy
         self._fields = None if fields is None else frozenset(field.lower() for field in fields)
         self._open: OrderedDict[int, _Shard] = OrderedDict()
+        self._as_it_is: set[int] = set()
 
     def read(self, shard: int, row: int) -> Sample:
         """Return one sample.
@@ -83,9 +108,36 @@ class Reader:
                 sample[one.names[member]] = span[at : at + one.sizes[member]]
         return sample
 
+    def read_checked(self, shard: int, row: int) -> Sample:
+        """Return one sample of a shard that is not what its sidecar says, if at least the sample is.
+
+        Raises:
+            ShardMismatchError: If the headers of its members are not there.
+        """
+        one = self._open.get(shard) or self._opened(shard)
+        for member in range(one.first_member[row], one.first_member[row + 1]):
+            one.check_header(row, member)
+        return self.read(shard, row)
+
+    def reopen(self, shard: int) -> None:
+        """Open a shard although it is not what its sidecar says, from now on."""
+        self._as_it_is.add(shard)
+        if shard in self._open:
+            self._open.pop(shard).file.close()
+
+    def key_of(self, shard: int, row: int) -> str:
+        """Return the key of a sample, from the sidecar."""
+        return self._sidecars(shard).keys[row]
+
     def _opened(self, shard: int) -> _Shard:
         shards = self._sidecars.shards
-        one = _Shard(shards.urls[shard], self._sidecars(shard), self._fields, self._sidecars)
+        one = _Shard(
+            shards.urls[shard],
+            self._sidecars(shard),
+            self._fields,
+            self._sidecars,
+            as_it_is=shard in self._as_it_is,
+        )
         self._open[shard] = one
         if len(self._open) > _OPEN_SHARDS:
             self._open.popitem(last=False)[1].file.close()
