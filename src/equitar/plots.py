@@ -70,7 +70,7 @@ def _draw_classes(axes: Axes, classes: ClassStats) -> None:
         axes.set_xscale("log")
         axes.set_xlim(1, len(rank))
     axes.set_yscale("log")
-    axes.set_ylim(bottom=max(0.5, 0.6 * float(classes.samples[0])))
+    axes.set_ylim(0.6 * float(classes.samples[0]), 3 * float(max(classes.samples[-1], classes.copies.max())))
     axes.set_xlabel(
         "class, rarest first" if len(rank) <= _FEW else f"rank of the class, rarest first, of {len(rank):,}"
     )
