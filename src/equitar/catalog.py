@@ -25,7 +25,7 @@ from equitar.repeat import ONE, ClassCounts, RepeatFactor, class_factors, sample
 from equitar.selection import Selection, checked_numbers, selection_of
 from equitar.sidecar import Sidecar, index_command, read_sidecar
 from equitar.sources import Source
-from equitar.storage import ShardList, expand, sidecar_url
+from equitar.storage import ShardList, expand, join, sidecar_url
 from equitar.summary import Summary, load_summary
 
 Repeat: TypeAlias = float | RepeatFactor | Callable[[Sidecar], Any] | None
@@ -100,8 +100,8 @@ def catalog_of(sources: Sequence[Source]) -> Catalog:
     shards = [expand(source) for source in ordered]
     owner: dict[str, Source] = {}
     for source, listed in zip(ordered, shards, strict=True):
-        for url in listed.urls:
-            other = owner.setdefault(url, source)
+        for path, url in zip(listed.paths, listed.urls, strict=True):
+            other = owner.setdefault(join(listed.root, path), source)  # one place may be spelled in several ways
             if other is not source and None in (other.keep, source.keep):
                 raise SourceError(
                     f"a shard must belong to one source; {shown(url)} is in {other.name!r} and in {source.name!r} "
