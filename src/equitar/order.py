@@ -18,7 +18,7 @@ from equitar.line import Supply
 from equitar.plan import Plan
 from equitar.reader import Reader
 from equitar.recipe import Recipe
-from equitar.shape import Shape
+from equitar.shape import Shape, check_integer
 from equitar.sources import Source, Stage
 from equitar.topology import Topology
 
@@ -52,6 +52,14 @@ class Order:
     max_substitutes: int
     handler: Handler
     one_source: bool
+
+    def __post_init__(self) -> None:
+        for name, lowest in (("batch_size", 1), ("seed", 0), ("shuffle", 0), ("max_substitutes", 0)):
+            check_integer(name, getattr(self, name), lowest)
+        if self.lanes is not None:
+            check_integer("lanes", self.lanes, 1)
+        if isinstance(self.fields, str):
+            raise PlanError(f"`fields` must be a collection of names; got the single {self.fields!r}")
 
     def prepared(self) -> Prepared:
         """Return what is asked for once, at the first call; the answer travels to workers with the order.

@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Real
 from typing import TypeAlias
 
 from equitar.errors import PlanError
@@ -200,6 +201,6 @@ def _by_name(
         found = f"{missing[0]!r} has none" if missing else f"{unknown[0]!r} is not a source"
         raise PlanError(f"`{what}` must have one number for each of the sources {', '.join(names)}; {found}")
     for name in names:
-        if not (0 <= numbers[name] < math.inf):
+        if not isinstance(numbers[name], Real) or not (0 <= numbers[name] < math.inf):
             raise PlanError(f"`{what}` must be finite numbers >= 0; got {numbers[name]!r} for source {name!r}")
     return [Fraction(numbers[name]) for name in names]

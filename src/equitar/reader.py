@@ -13,7 +13,7 @@ from collections.abc import Collection
 import numpy as np
 
 from equitar.catalog import Sidecars
-from equitar.errors import ShardMismatchError
+from equitar.errors import ShardMismatchError, SourceError
 from equitar.headers import BLOCK, HeaderError, parse_header
 from equitar.mix64 import Int64
 from equitar.opening import open_ranges
@@ -35,6 +35,10 @@ class _Shard:
     ) -> None:
         self.url, self.keys = url, sidecar.keys
         wanted = np.array([fields is None or name in fields for name in sidecar.fields], bool)
+        if fields and not wanted.any() and sidecar.fields:
+            raise SourceError(
+                f"`fields` must name a field of each shard; got {sorted(fields)} but {shown(url)} has {', '.join(sidecar.fields)}"
+            )
         chosen = np.flatnonzero(wanted[sidecar.field]) if len(sidecar.field) else np.zeros(0, np.int64)
         row = np.searchsorted(sidecar.indptr, chosen, side="right") - 1
         self.first_member: list[int] = np.searchsorted(row, np.arange(sidecar.num_rows + 1)).tolist()

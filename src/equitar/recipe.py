@@ -11,8 +11,12 @@ from equitar.held import HeldPlan
 from equitar.line import Supply
 from equitar.plan import Agree, Plan, Short, debiased_plan, mixed_plan
 from equitar.quota import Changes, Weights
-from equitar.shape import Shape
+from equitar.shape import Shape, check_integer
 from equitar.validation import ExactPlan
+
+
+def _is_change(one: object) -> bool:
+    return isinstance(one, Sequence) and len(one) == 2 and isinstance(one[0], int)
 
 
 class Recipe(Protocol):
@@ -32,14 +36,22 @@ class Debiased:
     short: Short
     hold: int
 
+    def __post_init__(self) -> None:
+        check_integer("hold", self.hold, 1)
+        if self.steps is not None:
+            check_integer("steps", self.steps, 1)
+        if isinstance(self.weights, Sequence) and not all(_is_change(one) for one in self.weights):
+            raise PlanError(
+                "`weights` must map the name of each source to a number, or list pairs (from_step, weights); got "
+                f"{self.weights!r}"
+            )
+
     def plan(self, supplies: Sequence[Supply], shape: Shape) -> Plan:
         """Return the plan of supplies in a shape.
 
         Raises:
             PlanError: If steps are not whole multiples of `hold`, or `debiased_plan` cannot keep the promises.
         """
-        if self.hold < 1:
-            raise PlanError(f"`hold` must be >= 1; got {self.hold}")
         weights = self.weights
         if isinstance(weights, Sequence):
             weights = [(self._held(start, "a change of `weights`"), one) for start, one in weights]
@@ -66,6 +78,10 @@ class Mixed:
 
     weights: Weights | None
     steps: int | None
+
+    def __post_init__(self) -> None:
+        if self.steps is not None:
+            check_integer("steps", self.steps, 1)
 
     def plan(self, supplies: Sequence[Supply], shape: Shape) -> Plan:
         """Return the plan of supplies in a shape."""

@@ -43,14 +43,18 @@ class Shape:
             ("epoch", 0),
             ("shuffle", 0),
         ):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
-                raise PlanError(f"`{name}` must be an integer >= {lowest}; got {value!r}")
+            check_integer(name, getattr(self, name), lowest)
 
     @property
     def global_batch(self) -> int:
         """Samples of all ranks at one step."""
         return self.batch_size * self.world_size
+
+
+def check_integer(name: str, value: object, lowest: int) -> None:
+    """Raise PlanError if an argument is no integer from a number on."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
+        raise PlanError(f"`{name}` must be an integer >= {lowest}; got {value!r}")
 
 
 class SourceAccount(NamedTuple):
