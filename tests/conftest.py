@@ -18,6 +18,19 @@ settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, p
 settings.register_profile("thorough", settings.get_profile("dev"), max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--examples N``: properties draw N times as many cases."""
+    parser.addoption("--examples", type=int, metavar="N", help="draw N times as many cases for each property")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Apply ``--examples`` before the tests are imported."""
+    if times := config.getoption("--examples"):
+        settings.register_profile("examples", settings.default, max_examples=100 * times)
+        settings.load_profile("examples")
+
+
 # What a launcher or a cluster sets is hidden from the tests: one that wants a rank says so itself.
 for _name in (
     "RANK",

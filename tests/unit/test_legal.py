@@ -1,0 +1,164 @@
+"""What cannot be kept is refused before the first step, with what was found, where, and what to change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from equitar.errors import PlanError
+from equitar.plan import debiased_plan, mixed_plan
+from equitar.quota import Passes
+from equitar.repeat import ONE
+from equitar.shape import Shape
+from strategies import Case, Stock
+
+
+def stock(name: str, *factors: float) -> Stock:
+    return Stock(name=name, shards=(tuple(int(factor * ONE) for factor in factors),))
+
+
+PLAIN = Case(
+    kind="debiased",
+    stocks=(stock("a", *[1] * 40),),
+    batch_size=4,
+    world_size=2,
+    workers=0,
+    seed=0,
+    shuffle=0,
+    weights=None,
+    steps=None,
+)
+SHAPE: dict[str, Any] = {"batch_size": 4, "world_size": 2, "lanes": 1, "seed": 0, "epoch": 0, "shuffle": 0}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"stocks": (stock("cc", *[1] * 7), stock("lvis", *[1] * 100))},
+            r"source 'cc' has 7 samples but one global batch needs 8 \(2 ranks x 4\); lower `batch_size` to at most 3$",
+        ),
+        (
+            {"stocks": (stock("lvis", 6, *[1] * 20),)},
+            (
+                r"source 'lvis' has up to 6 copies of a sample but 3 global batches an epoch \(2 ranks x 4\); "
+                r"lower `batch_size` to at most 2$"
+            ),
+        ),
+        (
+            {"stocks": (stock("lvis", 3, 1),)},
+            (
+                r"source 'lvis' has 4 copies but one global batch needs 8 .*; no smaller `batch_size` helps: "
+                r"repeat less \(`cap`, a lower threshold\) or leave the source out$"
+            ),
+        ),
+        (
+            {"stocks": (stock("a", *[1] * 40), stock("b"))},
+            "source 'b' has no samples; leave it out or give it weight 0",
+        ),
+        (
+            {"stocks": (stock("a", *[1] * 40), stock("b", *[1] * 40)), "weights": {"a": 99, "b": 1}, "steps": 10},
+            "source 'b' has a weight but its share of the steps rounds to none; raise it or `steps`",
+        ),
+        ({"weights": {"a": 1}, "steps": 0}, "`steps` must be an integer >= 1; got 0"),
+        ({"steps": True}, "`steps` must be an integer >= 1; got True"),
+        ({"stocks": ()}, "a plan needs at least one source; got none"),
+        (
+            {"stocks": (stock("a", 1), stock("b", 1), stock("a", 1))},
+            "names of sources must be unique; two are called 'a'",
+        ),
+        ({"weights": Passes({"a": 0.1})}, "source 'a' has a weight but its share of the steps rounds to none"),
+    ],
+)
+def test_a_debiased_plan_that_cannot_be_is_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        replace(PLAIN, **changed).plan()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"stocks": (stock("a", *[1] * 3), stock("b", *[1] * 4))},
+            (
+                r"the sources have fewer than the 8 samples of one global batch \(2 ranks x 4\); "
+                r"lower `batch_size` to at most 3$"
+            ),
+        ),
+        (
+            {"stocks": (stock("a", *[1] * 10), stock("b", 5, *[1] * 9))},
+            (
+                r"source 'b' has up to 5 copies of a sample but 3 global batches \(2 ranks x 4\); "
+                r"lower `batch_size` to at most 2$"
+            ),
+        ),
+        (
+            {"stocks": (stock("a", *[1] * 40), stock("b"))},
+            "source 'b' has no samples; leave it out or give it weight 0",
+        ),
+        ({"steps": -3}, "`steps` must be an integer >= 1; got -3"),
+        ({"stocks": ()}, "a plan needs at least one source; got none"),
+    ],
+)
+def test_a_mixed_plan_that_cannot_be_is_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        replace(PLAIN, kind="mixed", **changed).plan()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_size", 0),
+        ("world_size", 0),
+        ("lanes", 0),
+        ("seed", -1),
+        ("epoch", -1),
+        ("shuffle", -1),
+        ("batch_size", 2.5),
+    ],
+)
+def test_numbers_out_of_range_are_named(name: str, value: Any) -> None:
+    with pytest.raises(PlanError, match=f"`{name}` must be an integer >= [01]; got {value}"):
+        Shape(**{**SHAPE, name: value})
+
+
+def test_true_is_no_batch_size() -> None:
+    with pytest.raises(PlanError, match="`batch_size` must be an integer >= 1; got True"):
+        Shape(**{**SHAPE, "batch_size": True})
+
+
+def test_an_empty_source_of_weight_zero_stays_out() -> None:
+    case = replace(PLAIN, stocks=(*PLAIN.stocks, stock("b")), weights={"a": 1, "b": 0})
+    assert [account.quota for account in case.plan().account] == [40, 0]
+    assert [account.quota for account in replace(case, kind="mixed").plan().account] == [40, 0]
+
+
+@pytest.mark.parametrize(("factor", "is_legal"), [(4, True), (4.01, False), (5, False)])
+def test_as_many_copies_as_batches_are_the_most(factor: float, is_legal: bool) -> None:
+    case = replace(PLAIN, stocks=(stock("a", factor, *[1] * 31),))  # 35 copies: 4 global batches of 8
+    assert case.is_legal() == is_legal
+    if is_legal:
+        case.plan()
+    else:
+        with pytest.raises(PlanError, match="5 copies of a sample but 4 global batches"):
+            case.plan()
+
+
+def test_a_source_that_just_fills_a_global_batch_is_legal() -> None:
+    assert replace(PLAIN, stocks=(stock("a", *[1] * 8),)).plan().num_steps == 1
+
+
+def test_refusals_are_the_same_for_every_epoch_and_number_of_workers() -> None:
+    supply = stock("a", 6, *[1] * 20).supply()
+    messages = set()
+    for epoch in range(4):
+        for lanes in (1, 2, 5):
+            shape = Shape(**{**SHAPE, "epoch": epoch, "lanes": lanes})
+            with pytest.raises(PlanError) as debiased:
+                debiased_plan([supply], shape, weights=None, steps=None, agree="world", short="error")
+            with pytest.raises(PlanError) as mixed:
+                mixed_plan([supply], shape, weights=None, steps=None)
+            messages.add((str(debiased.value), str(mixed.value)))
+    assert len(messages) == 1
