@@ -152,4 +152,4 @@ class Extended:
         text = said.get(b"size", b"%d" % size)
         if not text.isdigit():
             raise HeaderError(f"the PAX size of {name!r} is {text!r}")
-        return said.get(b"path", name).rstrip(b"/"), int(text)
+        return said[b"path"].rstrip(b"/") if b"path" in said else name, int(text)

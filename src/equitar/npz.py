@@ -8,7 +8,6 @@ for two reasons: a thousand small files are read five times as fast, and whateve
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import re
@@ -32,6 +31,8 @@ _ENTRY = struct.Struct("<4s4x2H4x3L3H8xL")  # signature, flags, method, CRC, pac
 _END = struct.Struct(
     "<4s6xH2LH"
 )  # signature, number of entries, size and place of the directory, length of the comment
+_NEW_LOCAL, _NEW_ENTRY, _NEW_END = struct.Struct("<4s5H3L2H"), struct.Struct("<4s6H3L5H2L"), struct.Struct("<4s4x2H2LH")
+_LEVEL = 2  # twice as fast as the usual 6, and 6 % larger
 _NPY = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '([<|][iu][1248])', 'fortran_order': False, 'shape': \((\d{1,18}),\), \} *\n",
     re.DOTALL,
@@ -50,16 +51,27 @@ def pack(arrays: Mapping[str, Integers]) -> bytes:
     >>> unpack(pack({"sizes": np.array([3, 500])}))["sizes"]
     array([  3, 500], dtype=uint16)
     """
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-        for name, array in arrays.items():
-            body = io.BytesIO()
-            np.lib.format.write_array(body, smallest(array), version=(1, 0), allow_pickle=False)
-            entry = zipfile.ZipInfo(f"{name}.npy")  # its time is that of the zip epoch: equal arrays, equal bytes
-            entry.create_system = 3
-            entry.external_attr = 0o644 << 16
-            archive.writestr(entry, body.getvalue(), zipfile.ZIP_DEFLATED)
-    return file.getvalue()
+    parts: list[bytes] = []
+    entries: list[bytes] = []
+    at = 0
+    for array_name, array in arrays.items():
+        plain, name = _npy(smallest(array)), f"{array_name}.npy".encode("ascii")
+        packer = zlib.compressobj(_LEVEL, wbits=-15)
+        packed = packer.compress(plain) + packer.flush()
+        # Their time is that of the zip epoch: equal arrays, equal bytes.
+        known = (20, 0, zipfile.ZIP_DEFLATED, 0, 0x21, zlib.crc32(plain), len(packed), len(plain), len(name), 0)
+        entries += [_NEW_ENTRY.pack(b"PK\1\2", 3 << 8 | 20, *known, 0, 0, 0, 0o644 << 16, at), name]
+        parts += [_NEW_LOCAL.pack(b"PK\3\4", *known), name, packed]
+        at += _NEW_LOCAL.size + len(name) + len(packed)
+    directory = b"".join(entries)
+    return b"".join([*parts, directory, _NEW_END.pack(b"PK\5\6", *[len(arrays)] * 2, len(directory), at, 0)])
+
+
+def _npy(array: Integers) -> bytes:
+    """Return the bytes of a ``.npy`` file, format 1.0."""
+    said = f"{{'descr': '{array.dtype.str}', 'fortran_order': False, 'shape': ({len(array)},), }}".encode("ascii")
+    said += b" " * (-(len(said) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\1\0" + len(said).to_bytes(2, "little") + said + array.tobytes()
 
 
 def smallest(array: Integers) -> Integers:

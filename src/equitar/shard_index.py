@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from equitar.errors import SidecarError, StaleSidecarError
-from equitar.labels import Extractor, Labels, Missing, labels_from_spec, no_label
+from equitar.labels import Extractor, Labels, Missing, TextLabels, labels_from_spec, no_label
 from equitar.mix64 import Int64
 from equitar.opening import open_stream
 from equitar.outside import LabelTable, Vocabulary, encoded, presence_of
@@ -21,7 +21,7 @@ from equitar.redact import shown
 from equitar.sidecar import ClassNames, Sidecar, digest_of, read_sidecar, sidecar_of, write_sidecar
 from equitar.sources import Retries
 from equitar.summary import Summary, summarize
-from equitar.tar import MemberTable, member_table, walk, wants_fields
+from equitar.tar import MemberTable, read_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,10 +191,8 @@ def _fitting(shard: Shard, shard_size: int) -> Sidecar | None:
 
 
 def _walked(shard: Shard, file: BinaryIO, shard_size: int, extract: Extractor | None) -> MemberTable:
-    want: Callable[[str], bool] | None = None
-    if extract is not None:
-        want = _every if extract.fields is None else wants_fields(extract.fields)
-    return member_table(walk(file, size=shard_size, where=shard.where, want=want), shard.where)
+    fields = () if extract is None else extract.fields
+    return read_table(file, size=shard_size, where=shard.where, fields=fields)
 
 
 def _mend(shard: Shard, sidecar: Sidecar) -> str:
@@ -207,18 +205,35 @@ def _is_outside(more: Sequence[str]) -> bool:
     return any(line.startswith("from=") for line in more)
 
 
-def _every(_: str) -> bool:
-    return True
-
-
 def _extracted(
     table: MemberTable, extract: Extractor, vocabulary: Vocabulary | None, where: str
 ) -> tuple[Presence, ClassNames | None]:
+    single = _single_ids(extract, table.contents, vocabulary)
+    if single is not None:
+        presence = Presence(indptr=np.arange(len(single) + 1), ids=single, counts=np.ones(len(single), np.int64))
+        return presence, (vocabulary.ids, vocabulary.names) if vocabulary else None
     labels: list[Labels] = []
     for key, content in zip(table.keys, table.contents, strict=True):
         labels.append(extract({"__key__": key, **content}, where=f"key {key!r} of {where}"))
     ids, vocabulary = encoded(table.keys, labels, given=None, wanted=vocabulary, where=where)
     return presence_of(ids), (vocabulary.ids, vocabulary.names) if vocabulary else None
+
+
+def _single_ids(
+    extract: Extractor, contents: Sequence[Mapping[str, bytes]], vocabulary: Vocabulary | None
+) -> Int64 | None:
+    """Return the label of each row if all are integers in a text field, read at once; None is for the extractor."""
+    if not isinstance(extract, TextLabels):
+        return None
+    texts = [content.get(extract.field, b"") for content in contents]
+    if b"_" in b"".join(texts):  # which `int` takes within a number
+        return None
+    try:
+        ids = np.array(list(map(int, texts)), np.int64)
+    except (ValueError, OverflowError):
+        return None
+    is_known = vocabulary is None or np.isin(ids, vocabulary.ids).all()
+    return ids if is_known else None
 
 
 def _matched(table: LabelTable | None, keys: Sequence[str], shard: Shard) -> tuple[Int64 | None, str]:

@@ -1,0 +1,191 @@
+"""Which samples do the members of a tar form? The one name rule, and grouping by it.
+
+The rule is that of webdataset 1.0.2, and the index and all readers have it from here. What webdataset reads rightly gives
+the same samples. Where it silently makes wrong ones (a sample in two pieces, a sample cut short) there is a `ShardError`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+
+import numpy as np
+
+from equitar.errors import ShardError
+from equitar.ordinary import Found
+from equitar.walking import Member
+
+_NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")  # as in webdataset, for names that need its every quirk
+_NO_KEY = "\ud800"  # begins no name: decoding never gives it
+_META = re.compile(r"__[^/]*__($|/)")
+_PLAIN_KEY = re.compile(r"\0(?!__)(?:[^\0\n]*/)?[^./\0\n]+(?=\0|\Z)")  # after a zero, a key without any quirk
+_RESERVED = ("__key__", "__url__", "__bad__", "__local_path__")  # what webdataset itself keeps in a sample
+_MEND = "write the shard anew, with the files of a sample side by side and named once"
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """Return key and field of a member, None if it is not part of a sample.
+
+    The first dot after the last slash ends the key; the field is what follows, in lower case. No part of a sample are
+    names without such a dot, webdataset's meta names, and names that start with a dot, as those that macOS puts beside files.
+
+    >>> split_name("v1.0/a.seg.PNG"), split_name("d/._a.jpg"), split_name("LICENSE"), split_name("__meta__/a.json")
+    (('v1.0/a', 'seg.png'), None, None, None)
+    """
+    slash = name.rfind("/") + 1
+    dot = name.find(".", slash)
+    if dot <= slash or (name.startswith("__") and _META.match(name)):
+        return None
+    if "\n" in name:  # which ends what `.` matches in the pattern of webdataset
+        match = _NAME.match(name)
+        return (match[1], match[2].lower()) if match else None
+    return name[:dot], name[dot + 1 :].lower()
+
+
+def wants_fields(fields: Collection[str]) -> Callable[[str], bool]:
+    """Return the `want` of a walk that is to give the bytes of some fields only."""
+    wanted = frozenset(fields)
+    endings = tuple(f".{one}" for one in wanted)
+
+    def wants(name: str) -> bool:
+        parts = split_name(name) if name.lower().endswith(endings) else None
+        return parts is not None and parts[1] in wanted
+
+    return wants
+
+
+class Rows:
+    """Samples as they are found, in plain lists."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.row_of: dict[str, int] = {}
+        self.starts: list[int] = []
+        self.fields: dict[str, int] = {}
+        self.field: list[int] = []
+        self.offset: list[int] = []
+        self.size: list[int] = []
+        self.contents: list[dict[str, bytes]] = []
+        self.passed: list[str] = []  # names that belong to no sample
+
+    def add_all(self, members: Iterable[Member]) -> None:
+        """Group members; what differs from the member before is looked at, for most have its key."""
+        fields, numbers, offsets, sizes = self.fields, self.field, self.offset, self.size
+        key, dotted, here = None, _NO_KEY, set[int]()
+        for member in members:
+            name, offset, size, data = member
+            if name.startswith(dotted) and "/" not in (rest := name[len(dotted) :]):
+                field = rest.lower()
+            else:
+                parts = split_name(name)
+                if parts is None:
+                    self.passed.append(name)
+                    continue
+                if parts[0] != key:
+                    key, here = parts[0], set()
+                    dotted = f"{key}." if not key.startswith("__") else _NO_KEY  # a meta name may begin with such a key
+                    self._begin(key, member)
+                field = parts[1]
+            number = fields.setdefault(field, len(fields))
+            if number in here:
+                raise self._twice(field, member)
+            here.add(number)
+            numbers.append(number)
+            offsets.append(offset)
+            sizes.append(size)
+            if data is not None:
+                self.contents[-1][field] = data
+
+    def add_alike(self, found: Found) -> bool:
+        """Group all members at once if every sample has the same fields in the same order, and False if not."""
+        names = found.names
+        key, _ = (split_name(names[0]) if names else None) or ("", "")
+        width = next((at for at, name in enumerate(names) if not name.startswith(f"{key}.")), len(names))
+        if not key or len(names) % width:
+            return False
+        split = [split_name(name) for name in names[:width]]
+        fields = {one[1]: number for number, one in enumerate(split) if one and one[0] == key}
+        ends = [name[len(key) :] for name in names[:width]]
+        keys = [name[: -len(ends[0])] for name in names[::width]]
+        row_of = dict(zip(keys, range(len(keys)), strict=True))
+        is_alike = all([key + end for key in keys] == names[at::width] for at, end in enumerate(ends))
+        are_plain = len(_PLAIN_KEY.findall("\0" + "\0".join(keys))) == len(keys)
+        if not is_alike or not are_plain or len(fields) < width or len(row_of) < len(keys):
+            return False
+        self.row_of, self.fields = row_of, fields
+        self.starts = list(range(0, len(names), width))
+        self.field = list(range(width)) * len(keys)
+        self.offset, self.size = found.offset.tolist(), found.size.tolist()
+        self.contents = [{} for _ in keys]
+        return True
+
+    def _begin(self, key: str, member: Member) -> None:
+        """Begin a row."""
+        if key in self.row_of:
+            before = self.offset[self.starts[self.row_of[key]]]
+            raise ShardError(
+                f"{self.where} has key {key!r} again at byte {member.offset} ({member.name!r}), after it began at byte "
+                f"{before} and key {next(reversed(self.row_of))!r} came between; {_MEND}"
+            )
+        self.row_of[key] = len(self.starts)
+        self.starts.append(len(self.field))
+        self.contents.append({})
+
+    def _twice(self, field: str, member: Member) -> ShardError:
+        start = self.starts[-1]
+        before = self.offset[start + self.field[start:].index(self.fields[field])]
+        return ShardError(
+            f"{self.where} has field {field!r} of key {next(reversed(self.row_of))!r} twice, at bytes {before} and "
+            f"{member.offset} ({member.name!r}); {_MEND}"
+        )
+
+    def check_names(self) -> None:
+        """Refuse keys that differ by ``./`` only, and fields that webdataset would overwrite."""
+        for key in self.row_of:
+            if key.startswith("./") and key[2:] in self.row_of:
+                rows = self.row_of[key], self.row_of[key[2:]]
+                first, second = sorted(self.offset[self.starts[row]] for row in rows)
+                raise ShardError(
+                    f"{self.where} has keys {key!r} and {key[2:]!r}, at bytes {first} and {second}, which mean one file; "
+                    f"{_MEND}"
+                )
+        for field in _RESERVED:
+            if field in self.fields:
+                member = self.field.index(self.fields[field])
+                raise ShardError(
+                    f"{self.where} has a field {field!r} at byte {self.offset[member]} but webdataset keeps that name "
+                    "for itself; rename the member"
+                )
+
+    def check_last(self) -> None:
+        """Refuse a last sample without a field that all others have, in a tar that ends without a mark: it was cut."""
+        others = np.bincount(self.field[: self.starts[-1]], minlength=len(self.fields)) if self.starts else np.zeros(0)
+        common = set(np.flatnonzero(others == len(self.starts) - 1).tolist()) if len(self.starts) > 1 else set()
+        lost = [field for field, number in self.fields.items() if number in common - set(self.field[self.starts[-1] :])]
+        if lost:
+            raise ShardError(
+                f"{self.where} ends without an end mark, and its last sample {next(reversed(self.row_of))!r} has no {', '.join(lost)} but all "
+                "others do, so it was cut there; copy or download the shard again"
+            )
+
+    def notes(self) -> list[str]:
+        """Say what is legal and yet mostly a mistake."""
+        notes = []
+        passed = self.passed
+        hidden = [name for name in passed if name.rpartition("/")[2].startswith(".")]
+        if hidden:
+            notes.append(f"{len(hidden)} hidden files passed over, such as {hidden[0]!r}")
+        if len(passed) > len(hidden):
+            other = next(name for name in passed if not name.rpartition("/")[2].startswith("."))
+            notes.append(f"{len(passed) - len(hidden)} members that belong to no sample passed over, such as {other!r}")
+        numeric = [field for field in self.fields if field[:1].isdigit()]
+        if numeric:
+            notes.append(
+                f"{len(numeric)} fields that start with a digit, such as {numeric[0]!r}: the first dot ends a key"
+            )
+        most = max(np.diff([*self.starts, len(self.field)]).tolist(), default=0)
+        if len(self.fields) > max(4, 2 * most):
+            notes.append(f"{len(self.fields)} different fields, although no sample has more than {most}")
+        if not self.starts:
+            notes.append("no samples")
+        return notes
