@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from equitar.catalog import Repeat
-from equitar.damage import Handler, checked_handler
+from equitar.damage import Handler, checked_handler, checked_read_ahead
 from equitar.emit import columns
 from equitar.errors import PlanError
 from equitar.feed import checked_stages
@@ -17,6 +17,7 @@ from equitar.quota import Changes, Weights
 from equitar.recipe import Debiased, Exact, Mixed
 from equitar.sources import Source, Stage
 
+_READ_AHEAD = 128 << 20
 _SHUFFLE = 5000  # samples of each source on each rank and lane: indexes, not bytes
 
 
@@ -39,6 +40,7 @@ def debiased(
     short: Short = "error",
     max_substitutes: int = 100,
     handler: Handler = None,
+    read_ahead: int = _READ_AHEAD,
     rank: int | None = None,
     world_size: int | None = None,
 ) -> Batches:
@@ -68,6 +70,8 @@ def debiased(
         handler: What to do about shards that are damaged, missing or not to be had: None raises; ``"skip_sample"`` goes on
             without the samples that cannot be read, ``"skip_shard"`` without the whole shard; a function of the error, such as
             `wds.warn_and_continue`, returns True to go on as ``"skip_sample"`` does. Others take the places of what is lost.
+        read_ahead: Bytes of remote shards that each worker may hold before they are used, of all sources together; 0 reads
+            nothing ahead.
         rank: This process among those that share the data; None detects it.
         world_size: Number of these processes.
 
@@ -97,6 +101,7 @@ def debiased(
             world_size=world_size,
             max_substitutes=max_substitutes,
             handler=checked_handler(handler),
+            read_ahead=checked_read_ahead(read_ahead),
             one_source=True,
         )
     )
@@ -118,6 +123,7 @@ def mixed(
     lanes: int | None = None,
     max_substitutes: int = 100,
     handler: Handler = None,
+    read_ahead: int = _READ_AHEAD,
     rank: int | None = None,
     world_size: int | None = None,
 ) -> Batches:
@@ -138,6 +144,7 @@ def mixed(
         lanes: See `debiased`.
         max_substitutes: See `debiased`.
         handler: See `debiased`.
+        read_ahead: See `debiased`.
         rank: See `debiased`.
         world_size: See `debiased`.
 
@@ -161,6 +168,7 @@ def mixed(
             world_size=world_size,
             max_substitutes=max_substitutes,
             handler=checked_handler(handler),
+            read_ahead=checked_read_ahead(read_ahead),
             one_source=False,
         )
     )
@@ -177,6 +185,7 @@ def exact(
     fields: Collection[str] | None = None,
     copy: bool = True,
     handler: Handler = None,
+    read_ahead: int = _READ_AHEAD,
     rank: int | None = None,
     world_size: int | None = None,
 ) -> Batches:
@@ -195,6 +204,7 @@ def exact(
         fields: See `debiased`.
         copy: See `debiased`.
         handler: See `debiased`; places of what is lost stay empty.
+        read_ahead: See `debiased`.
         rank: See `debiased`.
         world_size: See `debiased`.
     """
@@ -215,6 +225,7 @@ def exact(
             world_size=world_size,
             max_substitutes=0,
             handler=checked_handler(handler),
+            read_ahead=checked_read_ahead(read_ahead),
             one_source=False,
         )
     )

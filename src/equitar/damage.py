@@ -54,11 +54,21 @@ def checked_handler(handler: Handler) -> Handler:
     Raises:
         PlanError: If it is none.
     """
-    if handler is not None and handler not in ("skip_sample", "skip_shard") and not callable(handler):
-        raise PlanError(
-            f"`handler` must be None, 'skip_sample', 'skip_shard' or a function of an error; got {handler!r}"
-        )
+    given: object = handler  # which callers without types may give
+    if not (given is None or given in ("skip_sample", "skip_shard") or callable(given)):
+        raise PlanError(f"`handler` must be None, 'skip_sample', 'skip_shard' or a function of an error; got {given!r}")
     return handler
+
+
+def checked_read_ahead(read_ahead: int) -> int:
+    """Return a number of bytes that may be read ahead.
+
+    Raises:
+        PlanError: If it is none.
+    """
+    if not isinstance(read_ahead, int) or isinstance(read_ahead, bool) or read_ahead < 0:
+        raise PlanError(f"`read_ahead` must be a number of bytes >= 0; got {read_ahead!r}")
+    return read_ahead
 
 
 class TolerantReader:
@@ -72,7 +82,7 @@ class TolerantReader:
             handler: ``skip_sample`` loses what cannot be read, ``skip_shard`` all of its shard from then on; a function of the
                 error returns True to lose what cannot be read. It is asked once for each shard.
         """
-        self._reader, self._handler = reader, handler
+        self.reader, self._handler = reader, handler
         self._lost: set[int] = set()  # shards
         self._suspect: set[int] = set()  # shards of which only samples are taken whose headers are right
         self._failures: dict[int, int] = {}
@@ -84,14 +94,14 @@ class TolerantReader:
             SampleLostError: If it is lost.
         """
         if shard in self._lost:
-            raise SampleLostError(self._reader.key_of(shard, row))
+            raise SampleLostError(self.reader.key_of(shard, row))
         try:
-            return self._reader.read_checked(shard, row) if shard in self._suspect else self._reader.read(shard, row)
+            return self.reader.read_checked(shard, row) if shard in self._suspect else self.reader.read(shard, row)
         except DAMAGE as error:
             if shard not in self._suspect:
                 return self._first(shard, row, error)
             self._count(shard, error)
-            raise SampleLostError(self._reader.key_of(shard, row)) from error
+            raise SampleLostError(self.reader.key_of(shard, row)) from error
 
     def _first(self, shard: int, row: int, error: Exception) -> Sample:
         """Do what the policy says about the first damage of a shard."""
@@ -99,10 +109,10 @@ class TolerantReader:
             raise error
         if self._handler == "skip_shard":
             self._lost.add(shard)
-            raise SampleLostError(self._reader.key_of(shard, row)) from error
+            raise SampleLostError(self.reader.key_of(shard, row)) from error
         self._suspect.add(shard)
         self._count(shard, error)
-        self._reader.reopen(shard)
+        self.reader.reopen(shard)
         return self.read(shard, row)
 
     def _count(self, shard: int, error: Exception) -> None:

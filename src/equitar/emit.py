@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
+from equitar.ahead import Budget, Lookahead, Wanted
 from equitar.damage import Unread
 from equitar.errors import StageError
 from equitar.feed import Feed, Fetched
+from equitar.laid import Places
 from equitar.plan import Plan
 from equitar.topology import Topology
 
@@ -51,6 +53,7 @@ class Emitter:
         feeds: A feed for each source of the plan.
         collate: Makes a batch of a list of samples; None emits the single sample of each step.
         one_source: Whether a batch has one source, so that ``__source__`` is its name.
+        budget: What may be held of remote shards before it is used; None reads nothing ahead.
     """
 
     plan: Plan
@@ -59,18 +62,31 @@ class Emitter:
     feeds: Sequence[Feed]
     collate: Callable[[list[Any]], Any] | None
     one_source: bool
+    budget: Budget | None
 
     def run(self, first_step: int) -> Iterator[tuple[Record, Any]]:
         """Yield this consumer's batches from a step of its own on, each with its record."""
-        for step in steps_of(self.plan, self.topology, first_step):
-            yield self._batch(step)
+        planned: Iterator[_Planned] = map(self._planned, steps_of(self.plan, self.topology, first_step))
+        if self.budget is not None:
+            planned = Lookahead(self.budget, self._wanted).over(planned)
+        for one in planned:
+            yield self._batch(one)
 
-    def _batch(self, step: int) -> tuple[Record, Any]:
+    def _planned(self, step: int) -> _Planned:
+        first, last = self.plan.share(step, self.topology.rank, self.topology.world_size)
+        return _Planned(step, first, self.plan.places(step, first, last))
+
+    def _wanted(self, planned: _Planned) -> Iterator[Wanted]:
+        """Yield the ranges of remote shards that a step needs."""
+        places = planned.places
+        for source, shard, row in zip(*(column.tolist() for column in places[:3]), strict=True):
+            yield from self.feeds[source].wanted(shard, row)
+
+    def _batch(self, planned: _Planned) -> tuple[Record, Any]:
+        step, first, places = planned
         samples: list[Any] = []
         keys: list[str] = []
         unread = _Unread([], [])
-        first, last = self.plan.share(step, self.topology.rank, self.topology.world_size)
-        places = self.plan.places(step, first, last)
         rows = zip(*(column.tolist() for column in places), strict=True)
         for slot, (source, shard, row, copy) in enumerate(rows, first):
             feed = self.feeds[source]
@@ -118,6 +134,14 @@ class Emitter:
             if only is not None:
                 batch["__source__"] = only
         return batch
+
+
+class _Planned(NamedTuple):
+    """What lies in the slots of a consumer at a step."""
+
+    step: int
+    first: int
+    places: Places
 
 
 class _Unread(NamedTuple):

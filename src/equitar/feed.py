@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from equitar.ahead import Wanted
 from equitar.damage import SampleLostError, TolerantReader
 from equitar.errors import StageError
+from equitar.reader import Reader
 from equitar.sources import Sample, Stage
 
 # Stages of webdataset and ours that hold samples back, or change how many there are, as `name_of` calls them.
@@ -114,6 +116,8 @@ class Feed:
         """
         self._name, self._reader, self._stages, self._max = name, reader, stages, max_substitutes
         self._paths = paths
+        reads = reader.reader if isinstance(reader, TolerantReader) else reader
+        self._far = reads if isinstance(reads, Reader) and reads.is_far else None
         self.is_direct = not stages and not isinstance(
             reader, TolerantReader
         )  # what is planned comes, and nothing else
@@ -129,6 +133,10 @@ class Feed:
         sample = self._reader.read(shard, row)
         sample["__source__"], sample["__copy__"] = self._name, copy
         return sample
+
+    def wanted(self, shard: int, row: int) -> list[Wanted]:
+        """Return the ranges of remote shards that a sample will be read by."""
+        return self._far.wanted(shard, row) if self._far is not None else []
 
     def fetch(self, candidates: Iterator[tuple[int, int]], copy: int) -> Fetched:
         """Return the first of the candidates that its stages let through.

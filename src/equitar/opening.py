@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from equitar.ahead import Announced
 from equitar.cache import cached
 from equitar.errors import ShardMismatchError, SourceError, StaleSidecarError, StorageError
 from equitar.patience import StorageOptions
@@ -50,13 +51,20 @@ def open_ranges(url: str, sidecar: Sidecar, source: Source, *, as_it_is: bool = 
 
 
 class LazyRanges:
-    """A shard that is opened when it is first read."""
+    """A shard that is opened when it is first read, in whichever thread.
+
+    Attributes:
+        is_near: Whether ranges of it need no requests once it is prepared, as there is a copy here.
+        announced: What was announced of it.
+    """
 
     def __init__(self, opening: _Opening) -> None:
         """Keep how it is opened."""
         self._opening = opening
         self._lock = threading.Lock()
         self._ranges: Ranges | None = None
+        self.is_near = opening.is_copied
+        self.announced = Announced(self)
 
     def prepare(self) -> Ranges:
         """Open the shard, if it is not open: download it, run its command."""
@@ -68,13 +76,13 @@ class LazyRanges:
                     raise self._opening.missing() from None
             return self._ranges
 
-    @property
-    def is_near(self) -> bool:
-        """Whether ranges of it need no requests once it is prepared, as there is a copy here."""
-        return self._opening.is_copied
-
     def read(self, start: int, length: int) -> bytes:
         """Return bytes of the shard; see `Ranges`."""
+        found = self.announced.take(start, length) if self.announced.spans else None
+        return self.fetch(start, length) if found is None else found
+
+    def fetch(self, start: int, length: int) -> bytes:
+        """Return bytes of the shard that were not announced."""
         try:
             return (self._ranges or self.prepare()).read(start, length)
         except FileNotFoundError:
@@ -86,6 +94,7 @@ class LazyRanges:
 
     def close(self) -> None:
         """Close what is open, and end what is under way."""
+        self.announced.clear()
         self._opening.close()
         with self._lock:
             if self._ranges is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from equitar.ahead import Budget
 from equitar.catalog import Catalog, Repeat, catalog_of, supplies_of
 from equitar.clock import Position
 from equitar.damage import Handler, TolerantReader
@@ -51,6 +52,7 @@ class Order:
     world_size: int | None
     max_substitutes: int
     handler: Handler
+    read_ahead: int
     one_source: bool
 
     def __post_init__(self) -> None:
@@ -119,6 +121,7 @@ class Order:
             )
             for one, reader in zip(prepared.catalog.sidecars, readers, strict=True)
         }
+        budget = Budget(self.read_ahead) if self.read_ahead and any(one.is_far for one in readers) else None
         emitter = Emitter(
             plan=plan,
             epoch=epoch,
@@ -126,9 +129,12 @@ class Order:
             feeds=[feeds[name] for name in plan.names],
             collate=self.collate,
             one_source=self.one_source,
+            budget=budget,
         )
         try:
             yield from emitter.run(first_step)
         finally:
             for reader in readers:
                 reader.close()
+            if budget is not None:
+                budget.close()

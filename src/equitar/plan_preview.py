@@ -195,7 +195,13 @@ def emissions(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Iter
     def emitted(topology: Topology) -> Iterator[tuple[Record, list[Sample]]]:
         feeds = [Feed(name, readers[name], (), paths=(), max_substitutes=0) for name in plan.names]
         emitter = Emitter(
-            plan=plan, epoch=epoch, topology=topology, feeds=feeds, collate=list, one_source=order.one_source
+            plan=plan,
+            epoch=epoch,
+            topology=topology,
+            feeds=feeds,
+            collate=list,
+            one_source=order.one_source,
+            budget=None,
         )
         return emitter.run(topology.worker)
 

@@ -12,14 +12,16 @@ from collections.abc import Collection
 
 import numpy as np
 
+from equitar.ahead import Wanted
 from equitar.catalog import Sidecars
 from equitar.errors import ShardMismatchError, SourceError
 from equitar.headers import BLOCK, HeaderError, parse_header
 from equitar.mix64 import Int64
-from equitar.opening import open_ranges
+from equitar.opening import LazyRanges, open_ranges
 from equitar.redact import shown
 from equitar.sidecar import Sidecar
 from equitar.sources import Sample
+from equitar.storage import local_path
 from equitar.tar import split_name
 
 _LONGEST_NAME = 100  # bytes that a header has for a name
@@ -129,6 +131,24 @@ class Reader:
         if shard in self._open:
             self._open.pop(shard).file.close()
 
+    @property
+    def is_far(self) -> bool:
+        """Whether its shards are worth reading ahead of."""
+        urls = self._sidecars.shards.urls  # which are all in one place, as they have one root
+        return bool(urls) and local_path(urls[0]) is None
+
+    def wanted(self, shard: int, row: int) -> list[Wanted]:
+        """Return the ranges that a sample will be read by; none if its shard is here."""
+        one = self._open.get(shard) or self._opened(shard)
+        file = one.file
+        if not isinstance(file, LazyRanges):
+            return []
+        first, last = one.first_member[row], one.first_member[row + 1]
+        if not one.whole:
+            return [(file.announced, one.starts[member], one.sizes[member]) for member in range(first, last)]
+        begin = one.starts[first] if first < last else 0
+        return [(file.announced, begin, one.starts[last - 1] + one.sizes[last - 1] - begin)] if first < last else []
+
     def key_of(self, shard: int, row: int) -> str:
         """Return the key of a sample, from the sidecar."""
         return self._sidecars(shard).keys[row]
@@ -144,8 +164,17 @@ class Reader:
         )
         self._open[shard] = one
         if len(self._open) > _OPEN_SHARDS:
-            self._open.popitem(last=False)[1].file.close()
+            self._close_one(but=shard)
         return one
+
+    def _close_one(self, *, but: int) -> None:
+        """Close the shard that was opened first, of those that nothing is fetched of."""
+        for shard, one in self._open.items():
+            is_awaited = isinstance(one.file, LazyRanges) and bool(one.file.announced.spans)
+            if shard != but and not is_awaited:
+                del self._open[shard]
+                one.file.close()
+                return
 
     def close(self) -> None:
         """Close all shards."""

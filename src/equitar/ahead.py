@@ -1,0 +1,183 @@
+"""What is read before it is asked for? The plan knows what comes: ranges of remote shards are fetched while others are used.
+
+Steps are announced in rounds, each as long as the budget allows, for the longer a round is, the more of what it needs lies
+side by side in the shards and comes by one request. The first rounds are short and double, so that the first batch does not
+wait for the last. What is fetched is held until it was used, and is all that counts against the budget. Local shards are not
+announced: they are read where they are needed, from the page cache.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, Protocol, TypeVar
+
+_GAP = 1 << 14  # bytes nobody asked for that may be cheaper to fetch than a request more
+_LARGEST = 8 << 20  # bytes of one request
+_THREADS = 16  # requests under way: stores answer each slowly, and many at once
+_STEPS = 512  # most that are announced, where they need few bytes
+
+Step = TypeVar("Step")
+Wanted = tuple["Announced", int, int]  # start and length
+
+
+class Fetches(Protocol):
+    """A shard of which ranges are fetched."""
+
+    is_near: bool  # whether it needs no requests for ranges, once it is prepared
+
+    def prepare(self) -> object:
+        """Open it."""
+
+    def fetch(self, start: int, length: int) -> bytes:
+        """Return a range of it, in any thread."""
+
+
+class Span:
+    """A range that is fetched, for one or more announced ranges in it."""
+
+    def __init__(self, start: int, fetched: Future[bytes], length: int, uses: int) -> None:
+        """Keep what comes."""
+        self.start, self.fetched, self.length, self.uses = start, fetched, length, uses
+
+
+class Announced:
+    """The ranges of one shard that were announced and not yet read; used by the thread that reads alone."""
+
+    def __init__(self, shard: Fetches) -> None:
+        """Begin without any."""
+        self.shard = shard
+        self.spans: dict[tuple[int, int], list[Span]] = {}
+        self.is_prepared = False
+        self.budget: Budget | None = None
+
+    def take(self, start: int, length: int) -> bytes | None:
+        """Return an announced range, None if it was not announced."""
+        spans = self.spans.get((start, length))
+        if not spans:
+            return None
+        span = spans.pop()
+        if not spans:
+            del self.spans[start, length]
+        fetched = span.fetched
+        self._used(span)
+        return fetched.result()[start - span.start : start - span.start + length]
+
+    def clear(self) -> None:
+        """Forget what was announced."""
+        for spans in self.spans.values():
+            for span in spans:
+                span.fetched.cancel()
+                self._used(span)
+        self.spans.clear()
+
+    def _used(self, span: Span) -> None:
+        span.uses -= 1
+        if span.uses == 0 and self.budget is not None:
+            self.budget.held -= span.length
+
+
+class Budget:
+    """Bytes that may be held, for all sources of one worker, and the threads that fetch them."""
+
+    def __init__(self, limit: int) -> None:
+        """Hold nothing yet; threads are made when the first range is fetched, in the process that reads."""
+        self.limit, self.held = limit, 0
+        self._pool: ThreadPoolExecutor | None = None
+
+    def fetch(self, wanted: Iterable[Wanted]) -> None:
+        """Begin to fetch ranges; neighbours in a shard come by one request."""
+        by_shard: dict[int, tuple[Announced, list[tuple[int, int]]]] = {}
+        for announced, start, length in wanted:
+            by_shard.setdefault(id(announced), (announced, []))[1].append((start, length))
+        for announced, ranges in by_shard.values():
+            announced.budget = self
+            if announced.shard.is_near:
+                if not announced.is_prepared:
+                    announced.is_prepared = True
+                    self._threads().submit(announced.shard.prepare)
+                continue
+            for together in coalesced(ranges, gap=_GAP, largest=_LARGEST):
+                self._fetch(announced, together)
+
+    def _fetch(self, announced: Announced, ranges: Sequence[tuple[int, int]]) -> None:
+        start = ranges[0][0]
+        length = max(at + size for at, size in ranges) - start
+        span = Span(start, self._threads().submit(announced.shard.fetch, start, length), length, len(ranges))
+        self.held += length
+        for one in ranges:
+            announced.spans.setdefault(one, []).append(span)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_THREADS, "equitar-ahead")
+        return self._pool
+
+    def close(self) -> None:
+        """End the threads; shards that are closed before do not keep them waiting."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+
+def coalesced(ranges: Iterable[tuple[int, int]], *, gap: int, largest: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield ranges that are fetched together, in order: with at most `gap` bytes between, and `largest` in all.
+
+    What lies between two ranges is never more than the ranges are themselves, so at most half of what comes is of no use.
+
+    >>> list(coalesced([(50, 10), (0, 10), (12, 5), (50, 10)], gap=20, largest=100))
+    [[(0, 10), (12, 5)], [(50, 10), (50, 10)]]
+    """
+    together: list[tuple[int, int]] = []
+    end = 0
+    for start, length in sorted(ranges):
+        between = start - end
+        fits = (
+            between <= min(gap, length + together[-1][1]) and start + length - together[0][0] <= largest
+            if together
+            else True
+        )
+        if not fits and between >= 0:
+            yield together
+            together = []
+        end = max(end, start + length)
+        together.append((start, length))
+    if together:
+        yield together
+
+
+class Lookahead(Generic[Step]):
+    """Announces the steps of one consumer before they are due."""
+
+    def __init__(self, budget: Budget, wanted: Callable[[Step], Iterable[Wanted]]) -> None:
+        """Prepare.
+
+        Args:
+            budget: What may be held.
+            wanted: Gives the remote ranges that a step needs.
+        """
+        self._budget, self._wanted = budget, wanted
+
+    def over(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """Yield steps, each announced before."""
+        coming = ((step, list(self._wanted(step))) for step in steps)
+        waiting = next(coming, None)  # the first one that is not announced
+        queue = deque[Step]()
+        most = 1  # bytes of a round
+        while queue or waiting is not None:
+            room = self._budget.limit - self._budget.held
+            if not queue or (len(queue) < _STEPS // 2 and 2 * room >= self._budget.limit):
+                wanted: list[Wanted] = []
+                taken = 0
+                while waiting is not None and len(queue) < _STEPS:
+                    needed = sum(length for _, _, length in waiting[1])
+                    if queue and taken + needed > min(most, room // 2):  # as gaps may double it
+                        break
+                    queue.append(waiting[0])
+                    wanted += waiting[1]
+                    taken += needed
+                    waiting = next(coming, None)
+                self._budget.fetch(wanted)
+                most = 2 * max(most, taken)
+            yield queue.popleft()
