@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import TypeAlias, TypedDict
 
 from equitar.detect import detect_ranks
@@ -74,6 +74,7 @@ class IndexPlan:
         self._recipe, self._batch_size, self._seed = recipe, batch_size, seed
         self._shuffle = _ALL if shuffle is None else shuffle
         self._rank, self._world_size, self._gives_batches = rank, world_size, gives_batches
+        self.is_to_be_compared = rank is None  # a given rank may be another one's, looked at from here
         self._sources = _sources_of(datasets, repeat, labels, names, seed=seed, is_drawn=shuffle is None)
         self._plan: Plan | None = None
         self.progress = Progress()
@@ -125,10 +126,18 @@ class IndexPlan:
             places = plan.places(step, *plan.share(step, rank, world_size))
             yield indices_of(self._sources, plan.names, places)
 
-    def begun(self) -> tuple[Plan, int, int]:
-        """Return the plan of the pass that begins now, the items that were given before, and those of each step."""
-        mark = self.progress.next
-        return self.plan(mark.epoch, mark.world_size), mark.given, self.per_step(self.place()[1])
+    def begun(self, compare: Callable[[str, int], None]) -> tuple[Plan, int, int]:
+        """Return the plan of the pass that begins now, the items that were given before, and those of each step.
+
+        Args:
+            compare: Compares a digest over so many ranks; called once, unless the rank was given.
+        """
+        mark, (_, world_size) = self.progress.next, self.place()
+        plan = self.plan(mark.epoch, mark.world_size)
+        if self.is_to_be_compared:
+            self.is_to_be_compared = False
+            compare(f"{plan.digest} {mark}", world_size)
+        return plan, mark.given, self.per_step(world_size)
 
     def state(self, taken: int | None) -> SamplerState:
         """Return where the latest pass stands."""

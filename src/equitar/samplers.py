@@ -15,11 +15,17 @@ from itertools import islice
 
 from torch.utils.data import Sampler
 
+from equitar.agreement import compare_over_ranks
 from equitar.index_plan import Datasets, IndexPlan, IndexRepeat, Labels, SamplerState
 from equitar.plan import Agree, Short
 from equitar.quota import Changes, Weights
 from equitar.recipe import Debiased, Mixed
 from equitar.shape import SourceAccount
+
+
+def _compare(digest: str, world_size: int) -> None:
+    mend = "compare their datasets, labels, arguments and epochs"
+    compare_over_ranks(digest, world_size, what="plan", mend=mend)
 
 
 class RepeatFactorSampler(Sampler[int]):
@@ -67,7 +73,7 @@ class RepeatFactorSampler(Sampler[int]):
             seed: Seed of every order, >= 0, the same on all ranks.
             shuffle: Samples that each rank shuffles together; None is all of them. With a number, neighbours in the dataset stay
                 near each other, which suits datasets that are read quickest in order.
-            rank: This process among those that share the data; None detects it.
+            rank: This process among those that share the data; None detects it, and compares the plans of all once.
             world_size: Number of these processes.
 
         Raises:
@@ -93,7 +99,7 @@ class RepeatFactorSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         """Return an iterator over this rank's indices of the epoch."""
-        plan, given, per_step = self._planned.begun()
+        plan, given, per_step = self._planned.begun(_compare)
         step, within = divmod(given, per_step)
         indices = (index for batch in self._planned.batches(plan, step) for index in batch)
         return self._planned.progress.counted(islice(indices, within, None), plan.num_steps * per_step - given)
@@ -186,7 +192,7 @@ class DebiasedBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Return an iterator over this rank's batches of indices of the epoch."""
-        plan, step, _ = self._planned.begun()
+        plan, step, _ = self._planned.begun(_compare)
         return self._planned.progress.counted(self._planned.batches(plan, step), plan.num_steps - step)
 
     def sources(self, epoch: int) -> list[str]:

@@ -82,7 +82,7 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
             sampler: What is drawn from: anything that can be gone through and has a length.
             seed: Seed of the draws, >= 0, the same on all ranks.
             ragged: What to do with a draw that does not divide by the ranks; see the module.
-            rank: This process among those that share the data; None detects it.
+            rank: This process among those that share the data; None detects it, and compares the draws of all once.
             world_size: Number of these processes.
 
         Raises:
@@ -107,7 +107,7 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
             raise PlanError(f"`rank` and `world_size` go together; got {rank!r} and {world_size!r}")
         self.sampler, self._seed, self._ragged = sampler, seed, ragged
         self._rank, self._world_size = rank, world_size
-        self._is_compared = False
+        self._is_to_be_compared = rank is None  # a given rank may be another one's, looked at from here
         self._progress = Progress()
 
     def _place(self) -> tuple[int, int]:
@@ -151,8 +151,8 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
                 f"`sampler` must give as many items as its length says; {type(self.sampler).__name__} says "
                 f"{len(self._sized())} and gave {len(draw)} in epoch {epoch}"
             )
-        if not self._is_compared:
-            self._is_compared = True
+        if self._is_to_be_compared:
+            self._is_to_be_compared = False
             digest = blake2b(repr(draw).encode(), digest_size=16).hexdigest()
             mend = "wrap a sampler that draws from torch, numpy or random, and from the same data on every rank"
             compare_over_ranks(digest, self._place()[1], what="draw", mend=mend)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import distributed
-from torch.utils.data import DataLoader, RandomSampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, RandomSampler, Sampler, WeightedRandomSampler
 
 import equitar
 
@@ -42,6 +43,34 @@ def loaders() -> dict[str, DataLoader[Any]]:
     }
 
 
+class Own(Sampler[int]):
+    """Draws something else on every rank."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([distributed.get_rank()] * 4)
+
+
+def refusals() -> list[str]:
+    """Return what is said to ranks that differ."""
+    others: list[Sampler[Any]] = [
+        equitar.DistributedSamplerWrapper(Own()),
+        equitar.RepeatFactorSampler({"a": 90 + distributed.get_rank()}, None),
+        equitar.DebiasedBatchSampler({"a": 90}, batch_size=2, seed=distributed.get_rank()),
+    ]
+    return [said_to(sampler) for sampler in others]
+
+
+def said_to(sampler: Sampler[Any]) -> str:
+    try:
+        list(sampler)
+    except equitar.PlanError as error:
+        return str(error)
+    return "nothing"
+
+
 def main() -> None:
     distributed.init_process_group("gloo")
     found: dict[str, list[Any]] = {}
@@ -53,6 +82,7 @@ def main() -> None:
             everywhere: list[Any] = [None] * distributed.get_world_size()
             distributed.all_gather_object(everywhere, mine)
             found[name].append(everywhere)
+    found["refusals"] = refusals()
     if distributed.get_rank() == 0:
         Path(sys.argv[1]).write_text(json.dumps(found))
     distributed.destroy_process_group()

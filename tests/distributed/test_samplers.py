@@ -17,17 +17,17 @@ Ranks: TypeAlias = list[list[list[int]]]  # for each rank, its batches
 FIRST_OF_LVIS, ROWS = 150, 211
 
 
-def run(world_size: int, path: Path) -> dict[str, list[Ranks]]:
+def run(world_size: int, path: Path) -> dict[str, Any]:
     program = Path(__file__).with_name("rank_samplers.py")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
     ran = subprocess.run([*torchrun, program, path], capture_output=True, text=True, check=False, timeout=240)
     assert ran.returncode == 0, ran.stderr
-    found: dict[str, list[Ranks]] = json.loads(path.read_text())
+    found: dict[str, Any] = json.loads(path.read_text())
     return found
 
 
 @pytest.fixture(scope="module", params=[2, 3])
-def epochs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Ranks]]:
+def epochs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     world_size: Any = request.param
     return run(world_size, tmp_path_factory.mktemp("ranks") / "batches.json")
 
@@ -81,4 +81,10 @@ def test_wrapped_samplers_are_shared_out_exactly(epochs: dict[str, list[Ranks]])
 
 
 def test_epochs_differ(epochs: dict[str, list[Ranks]]) -> None:
-    assert all(first != second for first, second in epochs.values())
+    assert all(epochs[name][0] != epochs[name][1] for name in epochs if name != "refusals")
+
+
+def test_ranks_that_differ_are_told_so_and_do_not_hang(epochs: dict[str, Any]) -> None:
+    assert [said.split(";")[0] for said in epochs["refusals"]] == [
+        f"all ranks must have the same {what}" for what in ("draw", "plan", "plan")
+    ]

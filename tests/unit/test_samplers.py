@@ -148,6 +148,30 @@ def test_a_state_of_something_else_is_refused(kind: int) -> None:
         samplers()[kind].load_state_dict({**state, "version": 2})
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's own
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("kind", range(3))
+def test_torchdata_resumes_them_although_workers_run_ahead(kind: int, num_workers: int) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def loader() -> Any:
+        sampler = samplers()[kind]
+        how = (
+            {"batch_sampler": sampler}
+            if isinstance(sampler, DebiasedBatchSampler)
+            else {"sampler": sampler, "batch_size": 4}
+        )
+        return stateful.StatefulDataLoader(list(range(128)), num_workers=num_workers, **how)
+
+    first, resumed = loader(), loader()
+    whole = loader()
+    epochs = [[batch.tolist() for batch in whole] for _ in range(2)]
+    begun = [batch.tolist() for _, batch in zip(range(5), first, strict=False)]
+    resumed.load_state_dict(first.state_dict())
+    assert begun + [batch.tolist() for batch in resumed] == epochs[0]
+    assert [batch.tolist() for batch in resumed] == epochs[1]
+
+
 def test_single_samples_resume_on_other_ranks_between_steps() -> None:
     def sampler(rank: int, world_size: int) -> RepeatFactorSampler:
         data, batch_size = boxes("a", 64), 8 // world_size
