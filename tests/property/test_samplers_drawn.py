@@ -95,6 +95,12 @@ def test_every_global_batch_is_of_one_dataset_and_holds_no_sample_twice(case: Ca
     columns = [list(one) for one in ranks]
     assert {len(column) for column in columns} == {len(one) for one in ranks} == {len(ranks[0])}
     names = ranks[-1].sources(epoch)
+    of_shards = case.plan(epoch)
+    drawn_sources = of_shards.sources(0)
+    assert drawn_sources is not None
+    assert names == [of_shards.names[one] for one in drawn_sources.tolist()], (
+        "shards of these sizes draw the same sources"
+    )
     for name, batches in zip(names, zip(*columns, strict=True), strict=True):
         whole = [index for batch in batches for index in batch]
         assert [len(batch) for batch in batches] == [case.batch_size] * case.world_size
