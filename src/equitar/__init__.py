@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from equitar.build import debiased, exact, mixed
     from equitar.catalog import catalog_of
     from equitar.class_stats import stats
+    from equitar.damage import write_exclusions
     from equitar.errors import (
         LabelError,
         PlanError,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         SourceError,
         StageError,
         StaleSidecarError,
+        StorageError,
     )
     from equitar.in_turn import check_order
     from equitar.indexing import check, index
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from equitar.samplers import DebiasedBatchSampler, RepeatFactorSampler
     from equitar.sources import Cache, Retries, Source, split
     from equitar.stages import batched_by_source, read, repeats, shuffled, slices
+    from equitar.streamed import tar_samples
     from equitar.wrapper import DistributedSamplerWrapper
 
 # Loaded when first used: torch and webdataset take seconds, which `equitar index` has no use for.
@@ -80,6 +83,7 @@ _HOME = {
     "slices": "stages",
     "split": "sources",
     "stats": "class_stats",
+    "tar_samples": "streamed",
     "write_exclusions": "damage",
 }
 
@@ -124,6 +128,7 @@ __all__ = [
     "slices",
     "split",
     "stats",
+    "tar_samples",
     "write_exclusions",
 ]
 

@@ -54,9 +54,10 @@ def checked_handler(handler: Handler) -> Handler:
     Raises:
         PlanError: If it is none.
     """
-    given: object = handler  # which callers without types may give
-    if not (given is None or given in ("skip_sample", "skip_shard") or callable(given)):
-        raise PlanError(f"`handler` must be None, 'skip_sample', 'skip_shard' or a function of an error; got {given!r}")
+    if isinstance(handler, str) and handler not in ("skip_sample", "skip_shard"):
+        raise PlanError(
+            f"`handler` must be None, 'skip_sample', 'skip_shard' or a function of an error; got {handler!r}"
+        )
     return handler
 
 
@@ -66,7 +67,7 @@ def checked_read_ahead(read_ahead: int) -> int:
     Raises:
         PlanError: If it is none.
     """
-    if not isinstance(read_ahead, int) or isinstance(read_ahead, bool) or read_ahead < 0:
+    if type(read_ahead) is not int or read_ahead < 0:
         raise PlanError(f"`read_ahead` must be a number of bytes >= 0; got {read_ahead!r}")
     return read_ahead
 

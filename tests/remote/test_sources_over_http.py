@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from fault_server import FAULTS, Site, serving, site_of
-from shards import flat, indexed, keys_of, over_ranks, write_tars
 
 import equitar
+from equitar.errors import ShardError, StaleSidecarError, StorageError
 from equitar.sources import Retries, Source
+from shards import flat, indexed, keys_of, over_ranks, write_tars
 
 QUICK = Retries(tries=6, first_wait=0.002, longest_wait=0.01, stall=0.15, limit=10.0, recheck=0.0)
 SIZES = (30, 30, 30)
@@ -132,7 +133,7 @@ def test_the_budget_bounds_what_is_held(site: Site, monkeypatch: pytest.MonkeyPa
 def test_a_changed_shard_says_which_and_how_to_mend_it(site: Site) -> None:
     site.files["/s/001.tar"] += b"\0" * 512
     with pytest.raises(
-        equitar.StaleSidecarError,
+        StaleSidecarError,
         match=r"/s/001\.tar has \d+ bytes but its sidecar was made of \d+; run `equitar index",
     ):
         list(batches_of(source_at(site)))
@@ -142,7 +143,7 @@ def test_a_server_that_fails_for_good_loses_samples_under_a_policy(site: Site) -
     site.chooser = lambda path, number: "status 503" if path == "/s/001.tar" else None
     retries = Retries(tries=2, first_wait=0.001, longest_wait=0.001, stall=0.2, limit=1.0)
     source = replace(source_at(site), retries=retries)
-    with pytest.raises(equitar.StorageError, match=r"/s/001\.tar did not give bytes \d+-\d+ in 2 tries .* status 503"):
+    with pytest.raises(StorageError, match=r"/s/001\.tar did not give bytes \d+-\d+ in 2 tries .* status 503"):
         list(batches_of(source))
     loader = equitar.Loader(batches_of(source, handler="skip_sample"))
     keys = flat(loader)
@@ -178,7 +179,7 @@ def test_index_and_check_of_remote_shards(site: Site, tmp_path: Path) -> None:
 
 
 def test_sidecars_cannot_be_written_to_a_web_server(site: Site) -> None:
-    with pytest.raises(equitar.ShardError, match=r"cannot be written .* give `sidecars` a folder"):
+    with pytest.raises(ShardError, match=r"cannot be written .* give `sidecars` a folder"):
         equitar.index(source_at(site), labels="cls", jobs=1, progress=False, force=True)
 
 
@@ -192,11 +193,11 @@ def test_nothing_secret_is_in_errors_reprs_or_states(site: Site, tmp_path: Path)
     next(iter(loader))
     said = [repr(source), repr(loader.state_dict()), repr(batches.order), repr(loader.report())]
     site.chooser = lambda path, number: "status 503"
-    with pytest.raises(equitar.StorageError) as raised:
+    with pytest.raises(StorageError) as raised:
         list(batches_of(source))
     site.files["/s/001.tar"] += b"1"
     site.chooser = lambda path, number: None
-    with pytest.raises(equitar.StaleSidecarError) as stale:
+    with pytest.raises(StaleSidecarError) as stale:
         list(batches_of(source))
     for text in (*said, str(raised.value), str(stale.value)):
         assert not {"hush", "secret", "token-value"} & set(

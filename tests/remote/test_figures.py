@@ -6,24 +6,20 @@ python tests/remote/fault_figures.py
 from __future__ import annotations
 
 import random
-import sys
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import webdataset as wds
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-
 from fault_server import FAULTS, Site, serving, site_of
-from shards import as_rank, indexed, write_tars
 
 import equitar
 from equitar.pipeline import Batches
 from equitar.sources import Retries, Source
+from shards import as_rank, indexed, write_tars
 
 PATIENT = Retries(tries=12, first_wait=0.001, longest_wait=0.01, stall=0.15, limit=30.0)
 
@@ -57,7 +53,7 @@ def under_faults(folder: Path, *, share: float, seed: int) -> Figures:
             return draws.choice(FAULTS) if draws.random() < share else None
 
     def read(source: Source) -> list[tuple[str, bytes, bytes]]:
-        batches = equitar.exact([source], batch_size=8, read_ahead=30_000, rank=0, world_size=1)
+        batches = equitar.exact([source], batch_size=8, read_ahead=15_000, rank=0, world_size=1)
         return [one for batch in batches for one in zip(batch["__key__"], batch["txt"], batch["cls"], strict=True)]
 
     with serving(site_of(folder)) as site:
@@ -80,7 +76,7 @@ def transferred(folder: Path, build: Callable[[Source], Batches], *, consumers: 
     draws = random.Random(0)
     for shard in range(4):
         with wds.TarWriter(str(folder / "t" / f"{shard:03d}.tar"), mtime=0) as writer:
-            for row in range(500):
+            for row in range(200):
                 writer.write(
                     {
                         "__key__": f"{shard}-{row}",
@@ -92,8 +88,7 @@ def transferred(folder: Path, build: Callable[[Source], Batches], *, consumers: 
     with serving(site_of(folder)) as site:
         batches = build(Source("t", f"{site.url}/t/{{000..003}}.tar"))
         threads = [
-            threading.Thread(target=lambda rank=rank: sum(1 for _ in as_rank(batches, rank, consumers)))  # type: ignore[misc]
-            for rank in range(consumers)
+            threading.Thread(target=list, args=(as_rank(batches, rank, consumers),)) for rank in range(consumers)
         ]
         for thread in threads:
             thread.start()
@@ -107,27 +102,21 @@ def _of_tars(site: Site) -> tuple[int, int]:
     return sum(site.sent[path] for path in tars), sum(len(site.files[path]) for path in tars)
 
 
-def main() -> None:
-    """Print the figures."""
-    with tempfile.TemporaryDirectory() as folder:
-        figures = under_faults(Path(folder), share=0.4, seed=0)
-    print(f"faults injected {figures.injected.total()}: {dict(sorted(figures.injected.items()))}")
+def test_no_sample_is_lost_or_doubled_when_many_answers_fail(tmp_path: Path) -> None:
+    figures = under_faults(tmp_path, share=0.5, seed=1)
+    print(f"\nfaults injected {figures.injected.total()}: {dict(sorted(figures.injected.items()))}")
     print(f"samples {figures.samples}, lost {figures.lost}, doubled {figures.doubled}, other bytes {figures.different}")
-    for shuffle in (100, 5000):
-        for budget in (1 << 20, 128 << 20):
-
-            def build(source: Source, shuffle: int = shuffle, budget: int = budget) -> Batches:
-                return equitar.debiased(
-                    [source], batch_size=8, shuffle=shuffle, read_ahead=budget, rank=0, world_size=8
-                )
-
-            with tempfile.TemporaryDirectory() as folder:
-                fetched, total, requests = transferred(Path(folder), build, consumers=8)
-            print(
-                f"8 consumers, shuffle {shuffle}, read_ahead {budget >> 20} MiB: {fetched:,} bytes fetched by {requests} "
-                f"requests, shards {total:,} bytes, ratio {fetched / total:.3f}"
-            )
+    assert figures.injected.total() > 20
+    assert (figures.lost, figures.doubled, figures.different) == (0, 0, 0)
 
 
-if __name__ == "__main__":
-    main()
+@pytest.mark.parametrize("shuffle", [100, 2000])
+@pytest.mark.parametrize("budget", [1 << 20, 128 << 20])
+def test_eight_consumers_fetch_about_the_bytes_of_the_shards(tmp_path: Path, shuffle: int, budget: int) -> None:
+    def build(source: Source) -> Batches:
+        return equitar.debiased([source], batch_size=8, shuffle=shuffle, read_ahead=budget, rank=0, world_size=8)
+
+    fetched, total, requests = transferred(tmp_path, build, consumers=8)
+    told = f"{fetched:,} bytes by {requests} requests, shards {total:,} bytes, ratio {fetched / total:.3f}"
+    print(f"\n8 consumers, shuffle {shuffle}, read_ahead {budget >> 20} MiB: {told}")
+    assert 0.9 * total < fetched < 1.1 * total
