@@ -1,0 +1,157 @@
+"""Ranks that are processes: they meet in a collective at every step, on sources as uneven as they come.
+
+One run of torchrun for each number of ranks does everything; the tests look at what its ranks wrote down.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from shards import Drops, keys_of, rare_first, source_of, write_source
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
+
+TESTS = Path(__file__).parents[1]
+# Few shards, and one that has most of the samples: webdataset gives whole shards to ranks.
+SIZES = {"a": [2, 70, 3], "b": [20]}
+MODES = [f"{mode}, {workers} workers" for mode in ("debiased", "mixed", "exact") for workers in (0, 2)]
+
+
+class Told(NamedTuple):
+    """What one rank told at a step."""
+
+    source: str | None
+    step: int
+    keys: list[str]
+    pads: list[bool]
+
+
+class Run(NamedTuple):
+    """What came of a run: what each rank wrote down."""
+
+    world_size: int
+    ranks: list[dict[str, Any]]
+
+    def meetings(self, mode: str, rank: int = 0) -> list[list[Told]]:
+        return [[Told(*one) for one in step] for step in self.ranks[rank][mode][:-1]]
+
+
+def launched(folder: Path, world_size: int) -> Run:
+    for name, sizes in SIZES.items():
+        write_source(folder / "sources", name, sizes, label=rare_first)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+    script = [str(TESTS / "distributed" / "ranks.py"), str(folder / "sources"), str(folder)]
+    command = [sys.executable, "-W", "ignore", *torchrun, "--nproc-per-node", str(world_size), *script]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(TESTS), *(one for one in sys.path if one)]),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+    }
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert run.returncode == 0, run.stderr[-4000:]
+    return Run(world_size, [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world_size)])
+
+
+@pytest.fixture(scope="module", params=[2, 3], ids=["2 ranks", "3 ranks"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return launched(tmp_path_factory.mktemp("ranks"), request.param)
+
+
+def test_the_splitting_of_webdataset_hangs_or_raises_on_these_shards(run: Run) -> None:
+    told = [rank["webdataset"] for rank in run.ranks]
+    assert any(one["error"] for one in told), told
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_all_ranks_were_at_every_meeting(mode: str, run: Run) -> None:
+    assert all(rank[mode] == run.ranks[0][mode] for rank in run.ranks)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_all_ranks_are_at_the_same_step(mode: str, run: Run) -> None:
+    assert all(len({one.step for one in meeting}) == 1 for meeting in run.meetings(mode))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_all_ranks_end_at_the_same_step(mode: str, run: Run) -> None:
+    assert run.ranks[0][mode][-1] == ["end"] * run.world_size
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_all_ranks_draw_the_same_source(workers: int, run: Run) -> None:
+    meetings = run.meetings(f"debiased, {workers} workers")
+    assert [{one.source for one in meeting} for meeting in meetings] == [{meeting[0].source} for meeting in meetings]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_global_batch_holds_one_source(workers: int, run: Run) -> None:
+    meetings = run.meetings(f"debiased, {workers} workers")
+    found = [{source_of(key) for one in meeting for key in one.keys} for meeting in meetings]
+    assert found == [{meeting[0].source} for meeting in meetings]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_key_comes_twice_in_a_global_batch(mode: str, run: Run) -> None:
+    steps = [
+        [key for one in meeting for key, is_pad in zip(one.keys, one.pads, strict=True) if not is_pad]
+        for meeting in run.meetings(mode)
+    ]
+    assert all(len(set(step)) == len(step) for step in steps)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_full(workers: int, run: Run) -> None:
+    meetings = run.meetings(f"debiased, {workers} workers")
+    assert {len(one.keys) for meeting in meetings for one in meeting} == {3}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_sources_of_steps_do_not_depend_on_workers(workers: int, run: Run) -> None:
+    drawn = [[meeting[0].source for meeting in run.meetings(f"debiased, {one} workers")] for one in (0, workers)]
+    assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_loses_at_most_a_global_batch_of_each_source(workers: int, run: Run) -> None:
+    meetings = run.meetings(f"debiased, {workers} workers")
+    for epoch in (meetings[: len(meetings) // 2], meetings[len(meetings) // 2 :]):
+        places = Counter(source_of(key) for meeting in epoch for one in meeting for key in one.keys)
+        assert places == {
+            name: sum(sizes) // (3 * run.world_size) * 3 * run.world_size for name, sizes in SIZES.items()
+        }
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_dropped_samples_do_not_come(workers: int, run: Run) -> None:
+    keys = [key for meeting in run.meetings(f"debiased, {workers} workers") for one in meeting for key in one.keys]
+    assert not any(Drops(3).drops(key) for key in keys)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_validation_gives_every_sample_once_over_all_ranks(workers: int, run: Run) -> None:
+    meetings = run.meetings(f"exact, {workers} workers")
+    first_pass = meetings[: len(meetings) // 2]
+    pairs = [pair for meeting in first_pass for one in meeting for pair in zip(one.keys, one.pads, strict=True)]
+    every = [key for name, sizes in SIZES.items() for key in keys_of(name, sum(sizes))]
+    assert sorted(key for key, is_pad in pairs if not is_pad) == every
+
+
+def test_ranks_with_another_seed_are_refused_before_the_first_step(run: Run) -> None:
+    expected = "all ranks must have the same plan; rank 1 has another than rank 0: compare their sources"
+    assert all(rank["another seed"].startswith(expected) for rank in run.ranks)
+
+
+def test_ranks_in_another_epoch_are_refused_before_the_first_step(run: Run) -> None:
+    assert all(
+        rank["another epoch"].startswith("all ranks must begin at the same step; rank 1 begins at")
+        for rank in run.ranks
+    )
