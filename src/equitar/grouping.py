@@ -19,7 +19,7 @@ _NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")  # as in webdataset, for name
 _NO_KEY = "\ud800"  # begins no name: decoding never gives it
 _META = re.compile(r"__[^/]*__($|/)")
 _PLAIN_KEY = re.compile(r"\0(?!__)(?:[^\0\n]*/)?[^./\0\n]+(?=\0|\Z)")  # after a zero, a key without any quirk
-_RESERVED = ("__key__", "__url__", "__bad__", "__local_path__")  # what webdataset itself keeps in a sample
+RESERVED = ("__key__", "__url__", "__bad__", "__local_path__")  # what webdataset itself keeps in a sample
 _MEND = "write the shard anew, with the files of a sample side by side and named once"
 
 
@@ -54,6 +54,15 @@ def wants_fields(fields: Collection[str]) -> Callable[[str], bool]:
     return wants
 
 
+def regrouped(members: Iterable[Member]) -> list[Member]:
+    """Return members so that those of a sample are neighbours, the samples in the order of their first members."""
+    rows: dict[str, list[Member]] = {}
+    for member in members:
+        key, _ = split_name(member.name) or ("", "")  # what is part of no sample may stay together too
+        rows.setdefault(key, []).append(member)
+    return [member for row in rows.values() for member in row]
+
+
 class Rows:
     """Samples as they are found, in plain lists."""
 
@@ -67,11 +76,12 @@ class Rows:
         self.size: list[int] = []
         self.contents: list[dict[str, bytes]] = []
         self.passed: list[str] = []  # names that belong to no sample
+        self._last: tuple[str | None, str, set[int]] = None, _NO_KEY, set()  # key, how names with it begin, its fields
 
     def add_all(self, members: Iterable[Member]) -> None:
         """Group members; what differs from the member before is looked at, for most have its key."""
         fields, numbers, offsets, sizes = self.fields, self.field, self.offset, self.size
-        key, dotted, here = None, _NO_KEY, set[int]()
+        key, dotted, here = self._last
         for member in members:
             name, offset, size, data = member
             if name.startswith(dotted) and "/" not in (rest := name[len(dotted) :]):
@@ -95,6 +105,7 @@ class Rows:
             sizes.append(size)
             if data is not None:
                 self.contents[-1][field] = data
+        self._last = key, dotted, here
 
     def add_alike(self, found: Found) -> bool:
         """Group all members at once if every sample has the same fields in the same order, and False if not."""
@@ -142,14 +153,24 @@ class Rows:
     def check_names(self) -> None:
         """Refuse keys that differ by ``./`` only, and fields that webdataset would overwrite."""
         for key in self.row_of:
-            if key.startswith("./") and key[2:] in self.row_of:
-                rows = self.row_of[key], self.row_of[key[2:]]
-                first, second = sorted(self.offset[self.starts[row]] for row in rows)
-                raise ShardError(
-                    f"{self.where} has keys {key!r} and {key[2:]!r}, at bytes {first} and {second}, which mean one file; "
-                    f"{_MEND}"
-                )
-        for field in _RESERVED:
+            if key.startswith("./"):
+                self.check_key(key)
+        self.check_fields()
+
+    def check_key(self, key: str) -> None:
+        """Refuse a key if it differs from another one by ``./`` only."""
+        bare = key.removeprefix("./")
+        if bare in self.row_of and f"./{bare}" in self.row_of:
+            rows = self.row_of[bare], self.row_of[f"./{bare}"]
+            first, second = sorted(self.offset[self.starts[row]] for row in rows)
+            raise ShardError(
+                f"{self.where} has keys {f'./{bare}'!r} and {bare!r}, at bytes {first} and {second}, which mean one file; "
+                f"{_MEND}"
+            )
+
+    def check_fields(self) -> None:
+        """Refuse fields that webdataset would overwrite."""
+        for field in RESERVED:
             if field in self.fields:
                 member = self.field.index(self.fields[field])
                 raise ShardError(

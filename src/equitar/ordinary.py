@@ -52,21 +52,20 @@ def ordinary_members(pread: Pread, length: int) -> Found | None:
     """
     names: list[str] = []
     offsets, sizes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    headers = _Headers(pread)
-    while headers.found():
-        found = _checked(headers)
+    headers = Headers(pread)
+    while headers.found(_BATCH):
+        found = checked(headers)
         if found is None:
             return None
         names += found.names
         offsets.append(found.offset)
         sizes.append(found.size)
-    is_compressed = pread(len(GZIP_MAGIC), 0) == GZIP_MAGIC
-    if is_compressed or headers.at + 2 * BLOCK > length or pread(2 * BLOCK, headers.at) != 2 * ZEROS:
+    if not headers.end_well(length):
         return None
     return Found(names, np.concatenate(offsets), np.concatenate(sizes))
 
 
-def _checked(headers: _Headers) -> Found | None:
+def checked(headers: Headers) -> Found | None:
     """Return the members that headers stand for, None if any of them is damaged or out of the ordinary."""
     blocks = headers.blocks
     raw = b"".join(blocks)
@@ -101,7 +100,7 @@ def _texts(lines: NDArray[np.uint8], width: int) -> list[bytes]:
     return texts
 
 
-class _Headers:
+class Headers:
     """The headers of a tar in order, found by the sizes they declare; what else they say is not looked at.
 
     Attributes:
@@ -120,12 +119,12 @@ class _Headers:
             first if _is_time(first) else b"",
         )  # what each header comes after; later also other spellings
 
-    def found(self) -> bool:
-        """Find more headers, some thousands at most; False if there is none."""
+    def found(self, limit: int) -> bool:
+        """Find more headers, so many at most; False if there is none."""
         self.blocks, self.sizes = [], []
         while True:
-            self._follow()
-            if len(self.blocks) == _BATCH or not self._pax[0] or len(self._pax) == _MAX_PAX:
+            self._follow(limit)
+            if len(self.blocks) == limit or not self._pax[0] or len(self._pax) == _MAX_PAX:
                 break
             block = self._pread(BLOCK, self.at)
             if not _is_time(block) or block in self._pax:
@@ -133,13 +132,18 @@ class _Headers:
             self._pax += (block,)
         return bool(self.blocks)
 
-    def _follow(self) -> None:
+    def end_well(self, length: int) -> bool:
+        """Return whether a tar of this length ends where no header was found, and is not compressed."""
+        end = self._pread(2 * BLOCK, self.at) if self.at + 2 * BLOCK <= length else b""
+        return end == 2 * ZEROS and self._pread(len(GZIP_MAGIC), 0) != GZIP_MAGIC
+
+    def _follow(self, limit: int) -> None:
         """Go from header to header, as long as there is one."""
         blocks, sizes, pax, at = self.blocks, self.sizes, self._pax, self.at
         skip = len(pax[0])
         unit = 3 * BLOCK if skip else BLOCK
         window, start, last, reach = b"", at, -1, _NEAR  # `last` is where a header may begin in the window
-        for _ in range(_BATCH - len(blocks)):
+        for _ in range(limit - len(blocks)):
             begin = at - start
             if begin > last:
                 reach = min(2 * reach, _FAR) if begin - len(window) < _NEAR else _NEAR

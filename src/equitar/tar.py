@@ -10,7 +10,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from equitar.grouping import Rows, split_name, wants_fields
+from equitar.errors import ShardError
+from equitar.grouping import Rows, regrouped, split_name, wants_fields
 from equitar.mix64 import Int64
 from equitar.ordinary import Found, Pread, ordinary_members
 from equitar.walking import Member, Walk, walk
@@ -45,7 +46,9 @@ class MemberTable:
     notes: tuple[str, ...]
 
 
-def read_table(file: BinaryIO, *, size: int, where: str, fields: Collection[str] | None) -> MemberTable:
+def read_table(
+    file: BinaryIO, *, size: int, where: str, fields: Collection[str] | None, regroup: bool = False
+) -> MemberTable:
     """Return the samples of a shard, with the bytes of some fields; an ordinary local file is read in bulk.
 
     Args:
@@ -53,26 +56,27 @@ def read_table(file: BinaryIO, *, size: int, where: str, fields: Collection[str]
         size: Its length in bytes.
         where: What the shard is called in errors.
         fields: Fields whose bytes are wanted; None is for all.
+        regroup: Whether members of one sample may lie apart.
 
     Raises:
         ShardError: If it is no tar, damaged or cut, or its members do not form samples; see `member_table`.
     """
     if isinstance(file, io.FileIO):
-        table = _in_bulk(file.fileno(), size, where, fields)
+        table = _in_bulk(file.fileno(), size, where, fields, regroup=regroup)
         if table is not None:
             return table
     want = (lambda _: True) if fields is None else wants_fields(fields) if fields else None
-    return member_table(walk(file, size=size, where=where, want=want), where)
+    return member_table(walk(file, size=size, where=where, want=want), where, regroup=regroup)
 
 
-def _in_bulk(file: int, size: int, where: str, fields: Collection[str] | None) -> MemberTable | None:
+def _in_bulk(file: int, size: int, where: str, fields: Collection[str] | None, *, regroup: bool) -> MemberTable | None:
     """Return the samples of an ordinary shard, None for any other."""
 
     def pread(length: int, at: int) -> bytes:
         return os.pread(file, length, at)
 
     found = ordinary_members(pread, size)
-    return None if found is None else _with_contents(member_table(found, where), pread, fields)
+    return None if found is None else _with_contents(member_table(found, where, regroup=regroup), pread, fields)
 
 
 def _with_contents(table: MemberTable, pread: Pread, fields: Collection[str] | None) -> MemberTable | None:
@@ -89,12 +93,13 @@ def _with_contents(table: MemberTable, pread: Pread, fields: Collection[str] | N
     return replace(table, contents=contents)
 
 
-def member_table(members: Iterable[Member] | Found, where: str) -> MemberTable:
+def member_table(members: Iterable[Member] | Found, where: str, *, regroup: bool = False) -> MemberTable:
     """Return the samples that members form: neighbours with equal keys are one sample.
 
     Args:
         members: The members of one tar in its order: a `Walk`, or what `ordinary_members` found.
         where: What the shard is called in errors.
+        regroup: Whether members of one sample may lie apart; they are joined where its first one is.
 
     Raises:
         ShardError: If a field comes twice in a sample, a key comes back after another, ``./a`` and ``a`` are both keys, a
@@ -102,11 +107,14 @@ def member_table(members: Iterable[Member] | Found, where: str) -> MemberTable:
     """
     rows = Rows(where)
     if not isinstance(members, Found):
-        rows.add_all(members)
+        rows.add_all(regrouped(members) if regroup else members)
     elif not rows.add_alike(members):
-        rows.add_all(map(Member, members.names, members.offset.tolist(), members.size.tolist()))
+        each = map(Member, members.names, members.offset.tolist(), members.size.tolist())
+        rows.add_all(regrouped(each) if regroup else each)
     rows.check_names()
     has_end_mark = members.has_end_mark if isinstance(members, Walk) else True
+    if not has_end_mark and regroup:
+        raise ShardError(f"{where} ends without an end mark, so members of any sample may have been cut; copy it again")
     if not has_end_mark:
         rows.check_last()
     return MemberTable(

@@ -1,0 +1,173 @@
+"""How are samples read from shards that were never indexed? By walking their headers, in order, with all checks of an index.
+
+It takes the place of ``wds.tarfile_to_samples()`` in pipelines composed by hand, for shards that are files here: the samples
+are the same, come several times as fast, and what webdataset passes over in silence is an error. Ordinary shards are read in
+batches of headers (`equitar.ordinary`); where one is out of the ordinary, the walk takes over at the first sample not given.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+from equitar.errors import ShardError, SourceError
+from equitar.forward import GZIP_MAGIC
+from equitar.grouping import RESERVED, Rows
+from equitar.ordinary import Found, Headers, Pread, checked
+from equitar.redact import shown
+from equitar.sources import Sample
+from equitar.storage import local_path
+from equitar.walking import Member, walk
+
+_BATCH = 512  # headers: few enough that the first sample comes at once, many enough for numpy
+_SPAN = 1 << 15  # bytes up to which a sample is read at once and cut; larger members are read alone, and copied once
+
+
+@dataclass(frozen=True, slots=True)
+class TarSamples:
+    """The stage that `tar_samples` returns."""
+
+    def __call__(self, shards: Iterable[str | Mapping[str, Any]]) -> Iterator[Sample]:
+        """Yield the samples of shards, given by URL or by what `wds.SimpleShardList` and its like give."""
+        for shard in shards:
+            yield from _samples(shard if isinstance(shard, str) else shard["url"])
+
+
+def tar_samples() -> TarSamples:
+    """Return a stage that reads samples from local shards without an index, in place of ``wds.tarfile_to_samples()``.
+
+    A sample is given when it is known to be complete: a shard that is cut loses its last one and is a `ShardError`.
+
+    >>> import webdataset as wds
+    >>> pipeline = wds.DataPipeline(wds.SimpleShardList("shards-{000..003}.tar"), tar_samples())
+    """
+    return TarSamples()
+
+
+def _samples(url: str) -> Iterator[Sample]:
+    """Yield the samples of one shard."""
+    path = local_path(url)
+    if path is None:
+        mend = "index its source, or read it by `wds.tarfile_to_samples()`"
+        raise SourceError(f"`tar_samples` reads files that are here; got {shown(url)!r}; {mend}")
+    with closing(cast("BinaryIO", Path(path).open("rb", buffering=0))) as file:
+        size = os.fstat(file.fileno()).st_size
+        given = yield from _in_batches(file.fileno(), size, url)
+        if given is not None:
+            file.seek(0)
+            yield from _walked(file, size, url, given)
+
+
+def _in_batches(file: int, size: int, url: str) -> Generator[Sample, None, int | None]:
+    """Yield the samples of a shard as long as it is ordinary; return how many if it is not, None at its end."""
+
+    def pread(length: int, at: int) -> bytes:
+        return os.pread(file, length, at)
+
+    if pread(len(GZIP_MAGIC), 0) == GZIP_MAGIC:
+        return 0
+    headers = Headers(pread)
+    seen: set[str] = set()
+    held = Found([], np.zeros(0, np.int64), np.zeros(0, np.int64))  # of the last sample, which may not be complete
+    while True:
+        has_more = headers.found(_BATCH)
+        found = checked(headers) if has_more else held if headers.end_well(size) else None
+        rows = None if found is None or headers.at > size else _rows(_joined(held, found) if has_more else held, seen)
+        if rows is None:
+            return len(seen)
+        last = len(rows.starts) - has_more
+        for sample in _read(rows, max(0, last), pread, url):
+            if sample is None:  # it was cut just now
+                return len(seen)
+            seen.add(sample["__key__"])
+            yield sample
+        if not has_more:
+            return None
+        held = _row(rows, last) if last >= 0 else held
+
+
+def _joined(first: Found, second: Found) -> Found:
+    return Found(
+        first.names + second.names,
+        np.concatenate([first.offset, second.offset]),
+        np.concatenate([first.size, second.size]),
+    )
+
+
+def _rows(found: Found, seen: set[str]) -> Rows | None:
+    """Return the samples of a batch, None if any of them is for the walk to judge."""
+    rows = Rows("")
+    try:
+        if not rows.add_alike(found):
+            rows.add_all(map(Member, found.names, found.offset.tolist(), found.size.tolist()))
+    except ShardError:
+        return None
+    keys = rows.row_of.keys()
+    beginnings = {
+        key.startswith("./") for key in [*keys, *islice(seen, 1)]
+    }  # with both, `./a` and `a` may mean one file
+    is_odd = not seen.isdisjoint(keys) or not rows.fields.keys().isdisjoint(RESERVED) or len(beginnings) > 1
+    return None if is_odd else rows
+
+
+def _row(rows: Rows, row: int) -> Found:
+    """Return the members of one sample again."""
+    start = rows.starts[row]
+    key, fields = list(rows.row_of)[row], list(rows.fields)
+    names = [f"{key}.{fields[number]}" for number in rows.field[start:]]
+    return Found(names, np.array(rows.offset[start:], np.int64), np.array(rows.size[start:], np.int64))
+
+
+def _read(rows: Rows, count: int, pread: Pread, url: str) -> Iterator[Sample | None]:
+    """Yield the first samples of a batch, and None where the file has become shorter."""
+    names = [list(rows.fields)[number] for number in rows.field]
+    offsets, sizes, ends = rows.offset, rows.size, [*rows.starts[1:], len(rows.field)]
+    for key, first, last in zip(list(rows.row_of)[:count], rows.starts, ends, strict=False):
+        sample: Sample = {"__key__": key, "__url__": url}
+        begin = offsets[first]
+        length = offsets[last - 1] + sizes[last - 1] - begin
+        if length <= _SPAN:
+            raw = pread(length, begin)
+            for at in range(first, last):
+                start = offsets[at] - begin
+                sample[names[at]] = raw[start : start + sizes[at]]
+            is_whole = len(raw) == length
+        else:
+            for at in range(first, last):
+                sample[names[at]] = pread(sizes[at], offsets[at])
+            is_whole = all(len(sample[names[at]]) == sizes[at] for at in range(first, last))
+        yield sample if is_whole else None
+
+
+def _walked(file: BinaryIO, size: int, url: str, given: int) -> Iterator[Sample]:
+    """Yield the samples of a shard, whatever it is, after so many that were given."""
+    where = shown(url)
+    rows = Rows(where)
+    members = walk(file, size=size, where=where, want=lambda _: True)
+    keys: list[str] = []
+    for member in members:
+        num_fields = len(rows.fields)
+        rows.add_all((member,))
+        if len(rows.fields) > num_fields:
+            rows.check_fields()
+        if len(rows.starts) > len(keys):
+            keys.append(next(reversed(rows.row_of)))
+            rows.check_key(keys[-1])
+            if len(keys) - 1 > given:
+                yield _sample(rows, keys, len(keys) - 2, url)
+    if not members.has_end_mark:
+        rows.check_last()
+    if len(keys) > given:
+        yield _sample(rows, keys, len(keys) - 1, url)
+
+
+def _sample(rows: Rows, keys: list[str], row: int, url: str) -> Sample:
+    content, rows.contents[row] = rows.contents[row], {}
+    return {"__key__": keys[row], "__url__": url, **content}
