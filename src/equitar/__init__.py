@@ -33,17 +33,18 @@ if TYPE_CHECKING:
     from equitar.loader import Loader
     from equitar.pipeline import Batches
     from equitar.plan_preview import emissions, preview
-    from equitar.quota import Passes, Temperature
     from equitar.repeat import RepeatFactor
     from equitar.samplers import DebiasedBatchSampler, RepeatFactorSampler
     from equitar.sources import Cache, Retries, Source, split
     from equitar.stages import batched_by_source, read, repeats, shuffled, slices
     from equitar.streamed import tar_samples
+    from equitar.weights import BySamples, Passes, Temperature, ZeroVL
     from equitar.wrapper import DistributedSamplerWrapper
 
 # Loaded when first used: torch and webdataset take seconds, which `equitar index` has no use for.
 _HOME = {
     "Batches": "pipeline",
+    "BySamples": "weights",
     "Cache": "sources",
     "DebiasedBatchSampler": "samplers",
     "DistributedSamplerWrapper": "wrapper",
@@ -51,7 +52,7 @@ _HOME = {
     "LabelPresence": "label_presence",
     "LabelRows": "label_presence",
     "Loader": "loader",
-    "Passes": "quota",
+    "Passes": "weights",
     "PlanError": "errors",
     "RepeatFactor": "repeat",
     "Retries": "sources",
@@ -64,7 +65,8 @@ _HOME = {
     "StageError": "errors",
     "StaleSidecarError": "errors",
     "StorageError": "errors",
-    "Temperature": "quota",
+    "Temperature": "weights",
+    "ZeroVL": "weights",
     "batched_by_source": "stages",
     "catalog_of": "catalog",
     "check": "indexing",
@@ -89,6 +91,7 @@ _HOME = {
 
 __all__ = [
     "Batches",
+    "BySamples",
     "Cache",
     "DebiasedBatchSampler",
     "DistributedSamplerWrapper",
@@ -110,6 +113,7 @@ __all__ = [
     "StaleSidecarError",
     "StorageError",
     "Temperature",
+    "ZeroVL",
     "batched_by_source",
     "catalog_of",
     "check",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -13,9 +14,9 @@ from equitar.feed import checked_stages
 from equitar.order import Order
 from equitar.pipeline import Batches
 from equitar.plan import Agree, Short
-from equitar.quota import Changes, Weights
 from equitar.recipe import Debiased, Exact, Mixed
 from equitar.sources import Source, Stage
+from equitar.weights import Changes, Weights
 
 _READ_AHEAD = 128 << 20
 _SHUFFLE = 5000  # samples of each source on each rank and lane: indexes, not bytes
@@ -29,6 +30,8 @@ def debiased(
     shuffle: int = _SHUFFLE,
     weights: Weights | Changes | None = None,
     steps: int | None = None,
+    max_passes: float | None = None,
+    fresh: bool = False,
     repeat: Repeat = None,
     stages: Sequence[Stage] = (),
     collate: Callable[[list[Any]], Any] = columns,
@@ -52,9 +55,12 @@ def debiased(
         seed: Seed of every order, >= 0.
         shuffle: Samples of a source that each rank shuffles together, >= 0.
         weights: Share of the steps of each source, by name; `Temperature`, `Passes`, or a list of (from_step, weights).
-            None is by size: every source is gone through once.
+            `BySamples` is by size before repeats, `ZeroVL` draws by size with replacement. None is by size: every source is
+            gone through once.
         steps: Steps of an epoch; None is as many as one pass through all sources gives. Shorter epochs go on along the
             passes, so that each sample still comes once a pass.
+        max_passes: How often an epoch may go through a source, > 0; its other steps go to the sources that may still be drawn.
+        fresh: Whether every epoch starts a pass of each source, whatever a shorter epoch left of the last one.
         repeat: Repeats samples: the threshold of LVIS's repeat factor, a `RepeatFactor`, or a function of a shard's sidecar
             that gives a factor >= 0 for each row.
         stages: Per-sample stages, after those of the source: callables over an iterator of samples, such as `wds.decode`.
@@ -84,10 +90,14 @@ def debiased(
         raise PlanError(f"`agree` must be 'world' or 'rank'; got {agree!r}")
     if short not in ("error", "leave_out"):
         raise PlanError(f"`short` must be 'error' or 'leave_out'; got {short!r}")
+    if max_passes is not None and not 0 < max_passes < math.inf:
+        raise PlanError(f"`max_passes` must be a finite number > 0; got {max_passes!r}")
     return Batches(
         Order(
             sources=_checked(sources),
-            recipe=Debiased(weights=weights, steps=steps, agree=agree, short=short, hold=hold),
+            recipe=Debiased(
+                weights=weights, steps=steps, max_passes=max_passes, fresh=fresh, agree=agree, short=short, hold=hold
+            ),
             batch_size=batch_size,
             seed=seed,
             shuffle=shuffle,
@@ -115,6 +125,8 @@ def mixed(
     shuffle: int = _SHUFFLE,
     weights: Weights | None = None,
     steps: int | None = None,
+    max_passes: float | None = None,
+    fresh: bool = False,
     repeat: Repeat = None,
     stages: Sequence[Stage] = (),
     collate: Callable[[list[Any]], Any] = columns,
@@ -134,6 +146,8 @@ def mixed(
         batch_size: Samples per rank and step, >= 1; None gives one sample at a time, for a DataLoader that batches.
         weights: Share of the samples of each source; None is by size.
         steps: Steps of an epoch (samples per rank, without `batch_size`).
+        max_passes: See `debiased`.
+        fresh: See `debiased`.
         seed: See `debiased`.
         shuffle: Samples that each rank shuffles together, of all sources.
         repeat: See `debiased`.
@@ -154,7 +168,7 @@ def mixed(
     return Batches(
         Order(
             sources=_checked(sources),
-            recipe=Mixed(weights=weights, steps=steps),
+            recipe=Mixed(weights=weights, steps=steps, max_passes=max_passes, fresh=fresh),
             batch_size=1 if batch_size is None else batch_size,
             seed=seed,
             shuffle=shuffle,

@@ -160,6 +160,12 @@ class _Rows:
             result = np.rint(result * self.selection(path, sidecar)).astype(np.int64)
         return result
 
+    def kept(self, shard: int, sidecar: Sidecar) -> int:
+        """Return the sum of the selection of the rows of a shard, in units of 2**-20 samples."""
+        if self.selection is None:
+            return sidecar.num_rows * ONE
+        return int(np.rint(ONE * self.selection(self.sidecars.shards.paths[shard], sidecar)).sum())
+
 
 def class_counts(
     sidecars: Sidecars, summary: Summary, selection: Selection | None, how: RepeatFactor | None = None
@@ -229,11 +235,12 @@ def _supply(rows: _Rows, summary: Summary, how: RepeatFactor | Callable[[Sidecar
     name = rows.sidecars.source.name
     if how is None and rows.selection is None:
         return Supply.once(name, list(summary.paths), summary.num_samples)
-    sums, largest = np.zeros(len(summary.paths), np.int64), 0
+    sums, largest, kept = np.zeros(len(summary.paths), np.int64), 0, 0
     bernoulli = isinstance(how, RepeatFactor) and how.rounding == "bernoulli"
     for shard, sidecar in enumerate(rows.sidecars.all()):
         factors = rows.of(shard, sidecar)
         sums[shard], largest = factors.sum(), max(largest, int(factors.max(initial=0)))
+        kept += rows.kept(shard, sidecar)
         if bernoulli and ((factors > 0) & (factors < ONE)).any():
             raise PlanError(
                 f"`rounding='bernoulli'` keeps whole rows; source {name!r} has a `keep` below 1, use 'systematic'"
@@ -244,6 +251,7 @@ def _supply(rows: _Rows, summary: Summary, how: RepeatFactor | Callable[[Sidecar
         num_rows=summary.num_samples,
         sums=sums,
         largest=largest,
+        kept=kept,
         factors=rows,
         rounding="bernoulli" if bernoulli else "systematic",
     )

@@ -13,9 +13,9 @@ from equitar.class_stats import stats
 from equitar.cli_text import plan_json, plan_text, stats_json, stats_text
 from equitar.cli_words import parse_sources, source_options
 from equitar.errors import PlanError
-from equitar.quota import Temperature, Weights
 from equitar.repeat import RepeatFactor
 from equitar.sources import Source
+from equitar.weights import Temperature, Weights
 
 if TYPE_CHECKING:
     from equitar.pipeline import Batches

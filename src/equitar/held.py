@@ -12,6 +12,7 @@ import numpy as np
 
 from equitar.laid import Places
 from equitar.mix64 import Int64
+from equitar.passes import Place
 from equitar.plan import Plan
 from equitar.shape import Shape, SourceAccount
 
@@ -40,6 +41,10 @@ class HeldPlan:
         """Return the index of the source of every step on a rank, (steps,), or None where batches are mixed."""
         found = self._plan.sources(rank)
         return None if found is None else np.repeat(found, self._hold)
+
+    def places_at(self, step: int) -> tuple[Place, ...]:
+        """Return where each source stands in its passes before a step."""
+        return self._plan.places_at(-(-step // self._hold))
 
     def share(self, step: int, rank: int, world_size: int) -> tuple[int, int]:
         """Return the slots of a rank at a step: its part of its share of the held batch."""

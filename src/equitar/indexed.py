@@ -115,6 +115,7 @@ def _supply(name: str, length: int, size: int, factors: Factors | None, rounding
         num_rows=num_rows,
         sums=np.add.reduceat(factors, starts, dtype=np.int64) if length else np.zeros(0, np.int64),
         largest=int(factors.max(initial=0)),
+        kept=length * ONE,
         factors=_Blocks(factors, size),
         rounding="bernoulli" if rounding == "bernoulli" else "systematic",
     )

@@ -17,7 +17,7 @@ import numpy as np
 from equitar.assign import Runs, cut
 from equitar.line import Line, Supply, most_copies
 from equitar.mix64 import Int64, fold
-from equitar.passes import segments_of
+from equitar.passes import Part, Place, Segment, Walk, segments_of
 from equitar.quota import spread
 from equitar.window import round_by_round
 
@@ -63,6 +63,7 @@ class TrackSetup:
         largest: Batches of a full window.
         key: Key of the seed.
         epoch: Which epoch.
+        walk: How epochs go along the passes.
     """
 
     sources: Sequence[int]
@@ -77,6 +78,7 @@ class TrackSetup:
     largest: int
     key: int
     epoch: int
+    walk: Walk
 
 
 def most_of(supplies: Sequence[Supply], quota: Sequence[int], in_pass: Sequence[int]) -> list[int]:
@@ -114,11 +116,40 @@ class Laid:
             base + np.concatenate([[0], np.cumsum(supply.num_rows)])
             for base, supply in zip(bases[:-1].tolist(), setup.supplies, strict=True)
         ]
-        self.segments = segments_of(
-            setup.epoch, num_steps=setup.num_steps, in_pass=setup.in_pass, most=max(1, *self._most), taken=self._taken
-        )
+        self.segments = self._segments()
         self.line = lru_cache(maxsize=2 * len(setup.supplies))(self._lay)
         self.runs = lru_cache(maxsize=8)(self._cut)
+
+    def _segments(self) -> list[Segment]:
+        setup = self._setup
+        if setup.walk.fresh:
+            parts = tuple(Part(setup.epoch, 0, quota) for quota in setup.quota)
+            return [Segment(0, setup.num_steps, parts)]
+        unit = self._per_turn * setup.num_worlds if len(setup.supplies) == 1 else 1  # whole batches of a single source
+        return segments_of(
+            setup.epoch - setup.walk.epoch,
+            num_steps=setup.num_steps,
+            in_pass=setup.in_pass,
+            most=max(1, *self._most),
+            taken=self._taken,
+            begin=[
+                setup.walk.begin(supply.name, whole, unit)
+                for supply, whole in zip(setup.supplies, setup.in_pass, strict=True)
+            ],
+        )
+
+    def places_after(self, turns: int) -> list[Place]:
+        """Return where each source stands in its passes after so many turns of the epoch."""
+        segment = max(0, sum(one.start < turns for one in self.segments) - 1)
+        before, now = self._taken(self.segments[segment].start), self._taken(turns)
+        result = []
+        for source, part in enumerate(self.segments[segment].parts):
+            name, whole = self._setup.supplies[source].name, self._setup.in_pass[source]
+            if self._setup.quota[source] >= whole or self._setup.walk.fresh:  # it begins a pass with each epoch
+                result.append(Place(name, part.pass_number + (turns > 0), 0, whole))
+            else:
+                result.append(Place(name, part.pass_number, part.first + now[source] - before[source], whole))
+        return result
 
     def _taken(self, turns: int) -> list[int]:
         """Return the copies of each source that the first turns take, over all worlds."""

@@ -58,6 +58,7 @@ class Supply:
         num_rows: Samples in each shard, (shards,).
         sums: Sum of the repeat factors of each shard's rows, (shards,), in units of 2**-20 copies.
         largest: Largest repeat factor of a row, in units of 2**-20 copies.
+        kept: Sum of the selection of all rows, in units of 2**-20 samples: `total` without repeats.
         factors: Gives the factors of one shard's rows, (rows,), in units of 2**-20 copies; 0 leaves a row out.
         rounding: How factors become copies. `ceil` has been applied to the factors already.
     """
@@ -67,6 +68,7 @@ class Supply:
     num_rows: Int64
     sums: Int64
     largest: int
+    kept: int
     factors: Callable[[int], Int64]
     rounding: Rounding = "systematic"
 
@@ -94,6 +96,7 @@ class Supply:
             num_rows=np.array([len(one) for one in factors], np.int64),
             sums=np.array([int(one.sum()) for one in factors], np.int64),
             largest=max((int(one.max(initial=0)) for one in factors), default=0),
+            kept=sum(int(np.minimum(one, ONE).sum()) for one in factors),
             factors=factors.__getitem__,
             rounding=rounding,
         )
@@ -107,6 +110,7 @@ class Supply:
             num_rows=num_rows,
             sums=num_rows * ONE,
             largest=ONE if num_rows.any() else 0,
+            kept=int(num_rows.sum()) * ONE,
             factors=Once(num_rows),
         )
 

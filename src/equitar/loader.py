@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypedDict
@@ -17,7 +18,9 @@ from equitar.emit import Record
 from equitar.errors import PlanError
 from equitar.pipeline import Batches
 from equitar.ring import Packed, Ring
-from equitar.state import State, check_state, position_in, state_of
+from equitar.state import State, check_state, differences, state_of, walk_on
+
+logger = logging.getLogger("equitar")
 
 _BROKEN_OFF = 3  # passes in a row at one step, before it looks like a habit
 
@@ -243,18 +246,38 @@ class Loader(DataLoader[Any]):
         step = self._position.step if self._under_way is None else self._next_step
         return state_of(self._batches.order, plan, self._position._replace(step=step))
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: State, *, restart: bool = False) -> None:
         """Begin the next iterator where a run stood, with any number of ranks and workers of the same global batch.
 
+        At the end of an epoch, or with `restart`, the run may go on with other sources, weights, batch size or repeats:
+        sources that were there before keep their place in their passes, and what has changed is logged.
+
+        Args:
+            state: From `state_dict`.
+            restart: Whether a state within an epoch may be given up for the start of the next one.
+
         Raises:
-            PlanError: If the state is of another version, or of another plan; it says what differs.
+            PlanError: If the state is of another version; or, within an epoch, of another plan: it says what differs.
         """
-        position = position_in(state)
-        plan = self._batches.plan_at(position, self.num_workers)
-        check_state(state, state_of(self._batches.order, plan, position))
-        if position.step >= plan.num_steps:
-            position = Position(position.epoch + 1, 0, 0, 0)
+        batches = self._batches
+        self._restart_workers()
+        position = batches.walk_from(state)
+        if position.step and not restart:
+            plan = batches.plan_at(position, self.num_workers)
+            check_state(state, state_of(batches.order, plan, position))
+        else:
+            batches.walk, epoch = walk_on(state, restart=restart)
+            position = Position(epoch, 0, 0, 0)
+            now = state_of(batches.order, batches.plan_at(position, self.num_workers), position)
+            for difference in differences(state, now):
+                logger.warning("epoch %d goes on from a state with a difference: %s", epoch, difference)
+            if not state["step"] and not differences(state, now):
+                batches.walk_from(state)  # nothing has changed: the walk it had, to the copy
         self._position, self._under_way = position, None
+
+    def _restart_workers(self) -> None:
+        """End persistent workers: the batches they hold know the walk along the passes that was."""
+        self._iterator = None
 
 
 def _count(unread: Iterable[Unread], counts: dict[str, int], each: dict[Unread, None]) -> None:

@@ -40,6 +40,7 @@ class Purpose(IntEnum):
     SHUFFLE_STAGE = 11
     ROW_ORDER = 12
     SAMPLER_DRAW = 13
+    ZEROVL = 14
 
 
 def fold(*ids: int) -> int:

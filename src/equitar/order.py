@@ -16,6 +16,7 @@ from equitar.emit import Emitter, Record
 from equitar.errors import PlanError
 from equitar.feed import Feed
 from equitar.line import Supply
+from equitar.passes import Walk
 from equitar.plan import Plan
 from equitar.reader import Reader
 from equitar.recipe import Recipe
@@ -83,8 +84,8 @@ class Order:
         catalog = catalog_of(self.sources)
         return Prepared(catalog, supplies_of(catalog, self.repeat), rank, world_size)
 
-    def plan(self, prepared: Prepared, position: Position, num_workers: int) -> Plan:
-        """Return the plan of the epoch that begins at a position."""
+    def plan(self, prepared: Prepared, position: Position, num_workers: int, walk: Walk) -> Plan:
+        """Return the plan of the epoch that begins at a position, on a walk along the passes."""
         world_size = position.world_size or prepared.world_size
         global_batch = self.batch_size * prepared.world_size
         if global_batch % world_size:
@@ -99,6 +100,7 @@ class Order:
             seed=self.seed,
             epoch=position.epoch,
             shuffle=self.shuffle,
+            walk=walk,
         )
         return self.recipe.plan(prepared.supplies, shape)
 

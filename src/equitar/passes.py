@@ -6,13 +6,54 @@ so a sample cannot meet its own next pass in a batch. A segment has no steps or 
 for only then can the copies be dealt to different batches; at most that many batches are lost at the end of a pass.
 
 A source that is asked for a pass or more an epoch starts a pass with each epoch.
+
+A run that goes on with other sources or numbers after an epoch begins its walk in the middle of the row: a `Walk` says where.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """Where a source stands in its row of passes: `at` of the `in_pass` copies of a pass are gone through."""
+
+    source: str
+    pass_number: int
+    at: int
+    in_pass: int
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How epochs go along the passes.
+
+    Attributes:
+        fresh: Whether every epoch starts a pass of each source, whatever is left of the last one.
+        epoch: The epoch at whose start the places hold.
+        places: Where sources stand then; one that is not named stands at the beginning.
+    """
+
+    fresh: bool = False
+    epoch: int = 0
+    places: tuple[Place, ...] = ()
+
+    def begin(self, source: str, in_pass: int, unit: int) -> tuple[int, int]:
+        """Return pass and copies of it gone through, for a pass that may hold another number of copies now.
+
+        Args:
+            source: Name of the source.
+            in_pass: Copies in a pass now.
+            unit: Copies of which a whole number must be gone through.
+        """
+        for place in self.places:
+            if place.source == source:
+                at = -(-place.at * in_pass // max(1, place.in_pass) // unit) * unit
+                return place.pass_number, min(at, in_pass)
+        return 0, 0
 
 
 class Part(NamedTuple):
@@ -38,23 +79,29 @@ def segments_of(
     in_pass: Sequence[int],
     most: int,
     taken: Callable[[int], Sequence[int]],
+    begin: Sequence[tuple[int, int]],
 ) -> list[Segment]:
     """Return the segments of an epoch.
 
     Args:
-        epoch: Which epoch, >= 0.
+        epoch: Which epoch, counted from where the walk begins, >= 0.
         num_steps: Steps of every epoch, >= `most`.
         in_pass: Copies that a pass of each source gives, (sources,).
         most: Steps that a segment must have at least.
         taken: Gives the copies taken of each source, (sources,), by the first so many steps of an epoch.
+        begin: Pass of each source, and the copies of it gone through, at the start of epoch 0, (sources,).
 
-    >>> for segment in segments_of(1, num_steps=3, in_pass=[40], most=1, taken=lambda step: [step * 10]):
+    >>> ten_a_step = lambda step: [step * 10]
+    >>> for segment in segments_of(1, num_steps=3, in_pass=[40], most=1, taken=ten_a_step, begin=[(0, 0)]):
     ...     print(segment.start, segment.num_steps, *segment.parts)
     0 1 Part(pass_number=0, first=30, num_copies=10)
     1 2 Part(pass_number=1, first=0, num_copies=20)
     """
     quota = taken(num_steps)
-    passes, at = [0] * len(quota), [0] * len(quota)
+    passes, at = [one for one, _ in begin], [gone for _, gone in begin]
+    for source, (each, whole, have) in enumerate(zip(quota, in_pass, at, strict=True)):
+        if each >= whole:  # such a source begins a pass with each epoch
+            passes[source] += epoch + (have > 0)
     now = 0
     while True:
         skip = min(epoch - now, _epochs_until_crossing(quota, in_pass, at))
@@ -64,7 +111,7 @@ def segments_of(
         ]
         crossings = _crossings(quota, in_pass, at, num_steps=num_steps, most=most, taken=taken)
         if now == epoch:
-            return _cut(epoch, crossings, passes, at, num_steps=num_steps, in_pass=in_pass, taken=taken)
+            return _cut(crossings, passes, at, num_steps=num_steps, in_pass=in_pass, taken=taken)
         for source, step in crossings.items():
             passes[source] += 1
             at[source] = quota[source] - taken(step)[source]
@@ -115,7 +162,6 @@ def _steps_supplied(source: int, left: int, num_steps: int, taken: Callable[[int
 
 
 def _cut(
-    epoch: int,
     crossings: dict[int, int],
     passes: Sequence[int],
     at: Sequence[int],
@@ -133,7 +179,7 @@ def _cut(
         for source, whole in enumerate(in_pass):
             count = after[source] - before[source]
             if taken(num_steps)[source] >= whole:
-                parts.append(Part(epoch, before[source], count))
+                parts.append(Part(passes[source], before[source], count))
             elif crossings.get(source, num_steps) <= start:
                 parts.append(Part(passes[source] + 1, before[source] - taken(crossings[source])[source], count))
             else:

@@ -19,8 +19,9 @@ from equitar.detect import consumer, detect_workers, refuse_resharding
 from equitar.emit import Record
 from equitar.errors import StageError
 from equitar.order import Order, Prepared
+from equitar.passes import Walk
 from equitar.plan import Plan
-from equitar.state import State, check_state, position_in, state_of
+from equitar.state import State, check_state, position_in, state_of, walk_in
 from equitar.topology import Topology
 
 logger = logging.getLogger("equitar")
@@ -58,6 +59,7 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         self.order = order
         self._made: tuple[tuple[int, ...], Plan] | None = None
         self._has_said_left_out = False
+        self.walk = Walk()
         self._resumed: Position | None = None  # from `load_state_dict`: used once, in this process only
         self._next: Position | None = None  # what this process emits next, for `state_dict`
         self.clock = Clock()
@@ -103,7 +105,7 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         """Return the plan of the epoch that begins at a position; the latest is remembered."""
         name = (position.epoch, position.lanes, position.world_size, num_workers)
         if self._made is None or self._made[0] != name:
-            self._made = (name, self.order.plan(self.prepared(), position, num_workers))
+            self._made = (name, self.order.plan(self.prepared(), position, num_workers, self.walk))
             self._say_left_out(self._made[1])
         return self._made[1]
 
@@ -120,6 +122,11 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
                 supply.copies,
                 plan.global_batch,
             )
+
+    def walk_from(self, state: State) -> Position:
+        """Take over from a state how its epochs go along the passes, and return its position."""
+        self.walk, self._made = walk_in(state), None
+        return position_in(state)
 
     def sources(self, epoch: int) -> list[str] | None:
         """Return the name of the source of every step of an epoch on this rank, or None where batches are mixed."""
@@ -189,7 +196,7 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
             PlanError: If the state is of another plan; it says what differs.
         """
         topology, _ = self.consumer()
-        position = position_in(state)
+        position = self.walk_from(state)
         plan = self.plan_at(position, topology.num_workers)
         check_state(state, state_of(self.order, plan, position))
         if not topology.num_workers and position.step >= plan.num_steps:

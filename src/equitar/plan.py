@@ -21,21 +21,25 @@ rank r of R reads slots ``[r * G / R, (r + 1) * G / R)`` of the G of each step.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from equitar.errors import PlanError
 from equitar.laid import Places, TrackSetup
 from equitar.legal import check_debiased, check_mixed, checked_supplies
 from equitar.line import Supply
 from equitar.mix64 import Int64, fold
-from equitar.quota import Changes, Stretch, Weights, largest_remainder, shares, stretches
+from equitar.passes import Place, Walk
+from equitar.quota import Sharing, Stretch, largest_remainder, stretches
+from equitar.repeat import ONE
 from equitar.schedule import Schedule, Shuffled, Straight
 from equitar.shape import Shape, SourceAccount, account_of, digest_of
 from equitar.track import Spot, Track
+from equitar.weights import Changes, Weights, ZeroVL
 
 Agree: TypeAlias = Literal["world", "rank"]
 Short: TypeAlias = Literal["error", "leave_out"]
@@ -73,6 +77,9 @@ class Plan(Protocol):
 
     def sources(self, rank: int) -> Int64 | None:
         """Return the index of the source of every step on a rank, (steps,), or None where batches are mixed."""
+
+    def places_at(self, step: int) -> tuple[Place, ...]:
+        """Return where each source stands in its passes before a step."""
 
 
 class _World(NamedTuple):
@@ -129,6 +136,17 @@ class StepPlan:
         """Return the index of the source of every step on a rank, (steps,), or None where batches are mixed."""
         schedule = self._world(rank if self._quotas.num_worlds > 1 else 0).schedule
         return schedule.sources() if isinstance(schedule, Shuffled) else None
+
+    def places_at(self, step: int) -> tuple[Place, ...]:
+        """Return where each source stands in its passes before a step."""
+        schedule, tracks = self._world(0)
+        turns = schedule.turns_before(step)
+        return tuple(
+            place
+            for track, gone in zip(tracks, turns, strict=True)
+            if track is not None
+            for place in track.places_after(gone)
+        )
 
     def share(self, step: int, rank: int, world_size: int) -> tuple[int, int]:
         """Return the slots [first, last) that a rank reads at a step."""
@@ -193,6 +211,7 @@ class StepPlan:
             largest=shape.shuffle // shape.batch_size,
             key=fold(shape.seed),
             epoch=shape.epoch,
+            walk=shape.walk,
         )
         return Track(setup, lambda turns: schedule.lane_counts(sources[0], turns))
 
@@ -203,6 +222,7 @@ def debiased_plan(
     *,
     weights: Weights | Changes | None,
     steps: int | None,
+    max_passes: float | None,
     agree: Agree,
     short: Short,
 ) -> StepPlan:
@@ -213,6 +233,7 @@ def debiased_plan(
         shape: The numbers that every plan needs.
         weights: Shares of the steps, or a list of (from_step, shares); None is by size.
         steps: Steps of an epoch; None is one pass in all.
+        max_passes: How often an epoch may go through a source; None is without limit.
         agree: Whether all ranks draw the same source at a step (`world`), or each rank its own (`rank`).
         short: What to do with sources that cannot give one global batch a pass: `error`, or `leave_out`.
 
@@ -223,8 +244,11 @@ def debiased_plan(
     left_out = {one.name for one in supplies if one.copies < shape.global_batch} if short == "leave_out" else set()
     supplies = [one for one in supplies if one.name not in left_out]
 
+    sharing = Sharing(weights=weights, steps=steps, left_out=left_out, max_passes=max_passes)
+    shape = shape_for(weights, supplies, shape)
+
     def parts_at(global_batch: int) -> list[Stretch]:
-        return stretches(supplies, global_batch=global_batch, weights=weights, steps=steps, left_out=left_out)
+        return stretches(supplies, sharing, global_batch=global_batch, key=fold(shape.seed, shape.epoch))
 
     check_debiased(supplies, shape, parts_at, by_size=weights is None and steps is None)
     parts = parts_at(shape.global_batch)
@@ -234,7 +258,17 @@ def debiased_plan(
         in_pass=[supply.copies // shape.global_batch * shape.global_batch for supply in supplies],
         num_worlds=shape.world_size if agree == "rank" else 1,
     )
-    return StepPlan(supplies, shape, quotas, f"debiased {weights!r} {steps} {agree} {short}")
+    return StepPlan(supplies, shape, quotas, f"debiased {sharing!r} {agree}")
+
+
+def shape_for(weights: Weights | Changes | None, supplies: Sequence[Supply], shape: Shape) -> Shape:
+    """Return the shape for weights: quotas that are drawn differ from epoch to epoch, so each starts its passes."""
+    if not isinstance(weights, ZeroVL):
+        return shape
+    repeated = [supply.name for supply in supplies if supply.largest > ONE]
+    if repeated:
+        raise PlanError(f"`weights=ZeroVL()` is without repeats; source {repeated[0]!r} has some")
+    return replace(shape, walk=Walk(fresh=True))
 
 
 def mixed_plan(
@@ -243,6 +277,7 @@ def mixed_plan(
     *,
     weights: Weights | None,
     steps: int | None,
+    max_passes: float | None,
 ) -> StepPlan:
     """Return the plan of batches that hold all sources by share.
 
@@ -251,19 +286,23 @@ def mixed_plan(
         shape: The numbers that every plan needs.
         weights: Shares of the samples; None is by size.
         steps: Steps of an epoch; None is one pass in all.
+        max_passes: How often an epoch may go through a source; None is without limit.
 
     Raises:
         PlanError: If the promises cannot be kept; it says with which `batch_size` they can.
     """
     supplies = checked_supplies(supplies, steps)
+    shape = shape_for(weights, supplies, shape)
     in_pass = [supply.copies for supply in supplies]
 
     def quota_at(global_batch: int) -> list[int]:
         total = (sum(in_pass) // global_batch if steps is None else steps) * global_batch
         # By whole copies where each source is gone through once: no share may be more than its source has.
-        share = shares(supplies, weights, ()) if weights is not None else [Fraction(one) for one in in_pass]
-        return largest_remainder(share, total)
+        if weights is None:
+            return largest_remainder([Fraction(one) for one in in_pass], total)
+        sharing = Sharing(weights=weights, steps=total, left_out=(), max_passes=max_passes)
+        return list(stretches(supplies, sharing, global_batch=1, key=fold(shape.seed, shape.epoch))[0].quotas)
 
     check_mixed(supplies, shape, quota_at, by_size=weights is None)
     quotas = _Quotas(parts=None, copies=quota_at(shape.global_batch), in_pass=in_pass, num_worlds=1)
-    return StepPlan(supplies, shape, quotas, f"mixed {weights!r} {steps}")
+    return StepPlan(supplies, shape, quotas, f"mixed {weights!r} {steps} {max_passes}")

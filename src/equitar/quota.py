@@ -1,51 +1,19 @@
-"""How many batches does each source give? Shares of an epoch's steps, without rounding errors that add up.
-
-A weight means the same everywhere: *the share of the steps* at which a source is drawn. Shares by name are normalised to
-one; `Temperature` and `Passes` are two ways to arrive at shares.
-"""
+"""How many batches does each source give? Shares of an epoch's steps, without rounding errors that add up."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from numbers import Real
-from typing import TypeAlias
+
+import numpy as np
 
 from equitar.errors import PlanError
 from equitar.line import Supply
-from equitar.repeat import power_of
+from equitar.mix64 import Purpose, draws, fold
+from equitar.weights import Changes, Passes, Weights, ZeroVL, by_name, shares
 
-
-@dataclass(frozen=True, slots=True)
-class Temperature:
-    """Shares proportional to ``size ** (1 / temperature)``: 1 is by size, larger values even the sources out.
-
-    Attributes:
-        temperature: A number >= 1 (mT5, arXiv 2010.11934, calls its inverse alpha).
-    """
-
-    temperature: float
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.temperature < math.inf:
-            raise ValueError(f"`temperature` must be a finite number >= 1; got {self.temperature!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class Passes:
-    """How often each source is gone through in an epoch, by name; with `steps`, shares proportional to passes x size.
-
-    Attributes:
-        passes: A number >= 0 for every source.
-    """
-
-    passes: Mapping[str, float]
-
-
-Weights: TypeAlias = Mapping[str, float] | Temperature | Passes
-Changes: TypeAlias = Sequence[tuple[int, Weights | None]]
+_DRAWN_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,38 +86,52 @@ def _pairs(have: Sequence[int], quotas: Sequence[int]) -> list[tuple[int, tuple[
     return list(enumerate(zip(have, quotas, strict=True)))
 
 
-def stretches(
-    supplies: Sequence[Supply],
-    *,
-    global_batch: int,
-    weights: Weights | Changes | None,
-    steps: int | None,
-    left_out: Collection[str],
-) -> list[Stretch]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """What the steps of an epoch are shared out by.
+
+    Attributes:
+        weights: Shares, or a list of (from_step, shares) that begins at step 0; None is by size.
+        steps: Steps of the epoch; None is as many as one pass of all sources holds.
+        left_out: Names that weights may have although they are no sources of the plan.
+        max_passes: How often an epoch may go through a source; None is without limit.
+    """
+
+    weights: Weights | Changes | None
+    steps: int | None
+    left_out: Collection[str]
+    max_passes: float | None
+
+
+def stretches(supplies: Sequence[Supply], sharing: Sharing, *, global_batch: int, key: int) -> list[Stretch]:
     """Return the epoch as stretches of steps with the quota of each source in them.
 
     Without `weights` and `steps`, every source gives as many global batches as one pass of it holds. Otherwise the steps
-    (by default as many as all passes hold) are shared out by largest remainder; without `weights`, by size.
+    are shared out by largest remainder.
 
     Args:
         supplies: The sources.
+        sharing: What the steps are shared out by.
         global_batch: Samples in a global batch, or 1 to count samples.
-        weights: Shares, or a list of (from_step, shares) that begins at step 0.
-        steps: Steps of the epoch.
-        left_out: Names that weights may have although they are no supplies.
+        key: Key of the epoch, for what is drawn.
 
     Raises:
         PlanError: If weights and sources do not fit.
     """
     in_pass = [supply.copies // global_batch for supply in supplies]
+    weights, steps = sharing.weights, sharing.steps
     if weights is None and steps is None:
         return [Stretch(0, tuple(in_pass), (True,) * len(in_pass))]
+    if isinstance(weights, ZeroVL):
+        drawn = _drawn(shares(supplies, weights, sharing.left_out), sum(in_pass) if steps is None else steps, key)
+        return [Stretch(0, tuple(drawn), (False,) * len(drawn))]
     if isinstance(weights, Passes) and steps is None:
-        passes = _by_name(weights.passes, supplies, "passes", left_out)
+        passes = by_name(weights.passes, supplies, "passes", sharing.left_out)
         found = [
             int(number * supply.total) // (global_batch << 20) for number, supply in zip(passes, supplies, strict=True)
         ]
-        return [Stretch(0, tuple(found), tuple(number > 0 for number in passes))]
+        parts = [Stretch(0, tuple(found), tuple(number > 0 for number in passes))]
+        return _capped(parts, supplies, sharing, global_batch)
     steps = sum(in_pass) if steps is None else steps
     changes = list(weights) if isinstance(weights, Sequence) else [(0, weights)]
     starts = [start for start, _ in changes]
@@ -159,48 +141,52 @@ def stretches(
         )
     result = []
     for (start, one), stop in zip(changes, [*starts[1:], steps], strict=True):
-        share = shares(supplies, one, left_out)
+        share = shares(supplies, one, sharing.left_out)
         quotas = tuple(largest_remainder(share, stop - start))
         result.append(Stretch(start, quotas, tuple(one > 0 for one in share)))
-    return result
+    return _capped(result, supplies, sharing, global_batch)
 
 
-def shares(supplies: Sequence[Supply], weights: Weights | None, left_out: Collection[str]) -> list[Fraction]:
-    """Return the share of each source, >= 0, not normalised.
+def _capped(parts: list[Stretch], supplies: Sequence[Supply], sharing: Sharing, global_batch: int) -> list[Stretch]:
+    """Return stretches in which no source is gone through more often than allowed; others get its steps, by their shares."""
+    if sharing.max_passes is None:
+        return parts
+    most = [int(Fraction(sharing.max_passes) * supply.total) // (global_batch << 20) for supply in supplies]
+    quotas = [sum(column) for column in zip(*(part.quotas for part in parts), strict=True)]
+    over = [one for one, (quota, cap) in enumerate(zip(quotas, most, strict=True)) if quota > cap]
+    if not over:
+        return parts
+    if isinstance(sharing.weights, Sequence):
+        raise PlanError(
+            f"`max_passes` is {sharing.max_passes} but source {supplies[over[0]].name!r} would give {quotas[over[0]]} batches "
+            f"where that allows {most[over[0]]}; lower its weight in the list of changes"
+        )
+    share = shares(supplies, sharing.weights, sharing.left_out)
+    steps, fixed = sum(quotas), dict[int, int]()
+    while over:
+        fixed.update({one: most[one] for one in over})
+        free = [one for one in range(len(supplies)) if one not in fixed and share[one]]
+        if not free:
+            raise PlanError(
+                f"`max_passes={sharing.max_passes}` allows {sum(most)} steps of all sources with a weight; got {steps}; lower "
+                "`steps` or raise `max_passes`"
+            )
+        rest = largest_remainder([share[one] for one in free], steps - sum(fixed.values()))
+        quotas = [fixed.get(one, 0) for one in range(len(supplies))]
+        for one, quota in zip(free, rest, strict=True):
+            quotas[one] = quota
+        over = [one for one in free if quotas[one] > most[one]]
+    return [Stretch(0, tuple(quotas), parts[0].wanted)]
 
-    Raises:
-        PlanError: If a weight is missing, unknown, negative or not finite, or all are zero.
-    """
-    if weights is None:
-        result = [Fraction(supply.total) for supply in supplies]
-    elif isinstance(weights, Temperature):
-        root = 1 / weights.temperature
-        result = [Fraction(power_of(supply.copies, root)) if supply.copies else Fraction(0) for supply in supplies]
-    elif isinstance(weights, Passes):
-        passes = _by_name(weights.passes, supplies, "passes", left_out)
-        result = [number * supply.total for number, supply in zip(passes, supplies, strict=True)]
-    else:
-        result = _by_name(weights, supplies, "weights", left_out)
-    if not any(result):
-        raise PlanError(f"`weights` must be positive for at least one source that has samples; got {weights!r}")
-    return result
 
-
-def _by_name(
-    numbers: Mapping[str, float], supplies: Sequence[Supply], what: str, left_out: Collection[str]
-) -> list[Fraction]:
-    """Return the numbers in the order of the supplies, checked."""
-    names = [supply.name for supply in supplies]
-    if not isinstance(numbers, Mapping):
-        raise PlanError(f"`{what}` must map the name of each source to a number; got {numbers!r}")
-    missing, unknown = (
-        [n for n in names if n not in numbers],
-        [n for n in numbers if n not in names and n not in left_out],
-    )
-    if missing or unknown:
-        found = f"{missing[0]!r} has none" if missing else f"{unknown[0]!r} is not a source"
-        raise PlanError(f"`{what}` must have one number for each of the sources {', '.join(names)}; {found}")
-    for name in names:
-        if not isinstance(numbers[name], Real) or not (0 <= numbers[name] < math.inf):
-            raise PlanError(f"`{what}` must be finite numbers >= 0; got {numbers[name]!r} for source {name!r}")
-    return [Fraction(numbers[name]) for name in names]
+def _drawn(share: Sequence[Fraction], steps: int, key: int) -> list[int]:
+    """Return how often each source is drawn in so many independent draws by share."""
+    whole, so_far, edges = sum(share), Fraction(0), []
+    for one in share[:-1]:
+        so_far += one
+        edges.append(min(int(so_far * (1 << 64) / whole), (1 << 64) - 1))
+    counts = np.zeros(len(share), np.int64)
+    for first in range(0, steps, _DRAWN_AT_ONCE):
+        drawn = draws(fold(key, Purpose.ZEROVL), np.arange(first, min(steps, first + _DRAWN_AT_ONCE)))
+        counts += np.bincount(np.searchsorted(np.array(edges, np.uint64), drawn, side="right"), minlength=len(share))
+    return [int(one) for one in counts]

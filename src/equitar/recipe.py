@@ -10,9 +10,9 @@ from equitar.errors import PlanError
 from equitar.held import HeldPlan
 from equitar.line import Supply
 from equitar.plan import Agree, Plan, Short, debiased_plan, mixed_plan
-from equitar.quota import Changes, Weights
 from equitar.shape import Shape, check_integer
 from equitar.validation import ExactPlan
+from equitar.weights import Changes, Weights
 
 
 def _is_change(one: object) -> bool:
@@ -32,6 +32,8 @@ class Debiased:
 
     weights: Weights | Changes | None
     steps: int | None
+    max_passes: float | None
+    fresh: bool
     agree: Agree
     short: Short
     hold: int
@@ -57,9 +59,10 @@ class Debiased:
             weights = [(self._held(start, "a change of `weights`"), one) for start, one in weights]
         held = debiased_plan(
             supplies,
-            replace(shape, batch_size=shape.batch_size * self.hold),
+            replace(_walking(shape, fresh=self.fresh), batch_size=shape.batch_size * self.hold),
             weights=weights,
             steps=None if self.steps is None else self._held(self.steps, "`steps`"),
+            max_passes=self.max_passes,
             agree=self.agree,
             short=self.short,
         )
@@ -78,6 +81,8 @@ class Mixed:
 
     weights: Weights | None
     steps: int | None
+    max_passes: float | None
+    fresh: bool
 
     def __post_init__(self) -> None:
         if self.steps is not None:
@@ -85,7 +90,8 @@ class Mixed:
 
     def plan(self, supplies: Sequence[Supply], shape: Shape) -> Plan:
         """Return the plan of supplies in a shape."""
-        return mixed_plan(supplies, shape, weights=self.weights, steps=self.steps)
+        shape = _walking(shape, fresh=self.fresh)
+        return mixed_plan(supplies, shape, weights=self.weights, steps=self.steps, max_passes=self.max_passes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,3 +103,8 @@ class Exact:
     def plan(self, supplies: Sequence[Supply], shape: Shape) -> Plan:
         """Return the plan of supplies in a shape."""
         return ExactPlan(supplies, shape, pad=self.pad)
+
+
+def _walking(shape: Shape, *, fresh: bool) -> Shape:
+    """Return a shape whose epochs each start a pass if `fresh`."""
+    return replace(shape, walk=replace(shape.walk, fresh=fresh))

@@ -18,9 +18,9 @@ from torch.utils.data import Sampler
 from equitar.agreement import compare_over_ranks
 from equitar.index_plan import Datasets, IndexPlan, IndexRepeat, Labels, SamplerState
 from equitar.plan import Agree, Short
-from equitar.quota import Changes, Weights
 from equitar.recipe import Debiased, Mixed
 from equitar.shape import SourceAccount
+from equitar.weights import Changes, Weights
 
 
 def _compare(digest: str, world_size: int) -> None:
@@ -81,7 +81,7 @@ class RepeatFactorSampler(Sampler[int]):
         """
         self._planned = IndexPlan(
             datasets,
-            Mixed(weights=weights, steps=steps),
+            Mixed(weights=weights, steps=steps, max_passes=None, fresh=False),
             batch_size=1 if batch_size is None else batch_size,
             repeat=repeat,
             labels=labels,
@@ -174,7 +174,7 @@ class DebiasedBatchSampler(Sampler[list[int]]):
         """
         self._planned = IndexPlan(
             datasets,
-            Debiased(weights=weights, steps=steps, agree=agree, short=short, hold=hold),
+            Debiased(weights=weights, steps=steps, max_passes=None, fresh=False, agree=agree, short=short, hold=hold),
             batch_size=batch_size,
             repeat=repeat,
             labels=labels,

@@ -41,6 +41,9 @@ class Schedule(Protocol):
     def lane_counts(self, source: int, ordinal: int) -> Int64:
         """Return how many of a source's first `ordinal` steps lie in each lane, (lanes,)."""
 
+    def turns_before(self, step: int) -> list[int]:
+        """Return how many steps before a step each source was drawn at, (sources,)."""
+
 
 class Straight:
     """The schedule of a single source: it is drawn at every step."""
@@ -58,6 +61,10 @@ class Straight:
         assert source == 0
         counts: Int64 = (ordinal + self._lanes - 1 - np.arange(self._lanes)) // self._lanes
         return counts
+
+    def turns_before(self, step: int) -> list[int]:
+        """Return how many steps before a step each source was drawn at, (1,)."""
+        return [step]
 
 
 class _Block(NamedTuple):
@@ -115,6 +122,13 @@ class Shuffled:
         steps = np.flatnonzero(self._sequence(block) == source)[: ordinal - int(self._before[block, source])]
         lanes = (int(self._starts[block]) + steps) % self._lanes
         counts: Int64 = table[block, source] + np.bincount(lanes, minlength=self._lanes)
+        return counts
+
+    def turns_before(self, step: int) -> list[int]:
+        """Return how many steps before a step each source was drawn at, (sources,)."""
+        block = int(np.searchsorted(self._starts, step, side="right")) - 1
+        within = self._sequence(block)[: step - int(self._starts[block])]
+        counts: list[int] = (self._before[block] + np.bincount(within, minlength=self._counts.shape[1])).tolist()
         return counts
 
     def _sequence(self, block: int) -> Int64:

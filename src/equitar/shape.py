@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from equitar.errors import PlanError
 from equitar.laid import most_of
 from equitar.line import Supply
+from equitar.passes import Walk
 
 PLAN_VERSION = 1
 
@@ -25,6 +26,7 @@ class Shape:
         seed: Seed, >= 0.
         epoch: Which epoch, >= 0.
         shuffle: Samples that each rank shuffles together, >= 0.
+        walk: How epochs go along the passes.
     """
 
     batch_size: int
@@ -33,6 +35,7 @@ class Shape:
     seed: int
     epoch: int
     shuffle: int
+    walk: Walk = field(default_factory=Walk)
 
     def __post_init__(self) -> None:
         for name, lowest in (
@@ -98,6 +101,7 @@ def account_of(supplies: Sequence[Supply], quota: Sequence[int], in_pass: Sequen
 def digest_of(supplies: Sequence[Supply], shape: Shape, detail: str) -> str:
     """Return a name of all that a plan depends on, apart from the epoch: equal on all ranks, or they will not agree."""
     numbers = (shape.batch_size, shape.world_size, shape.lanes, shape.seed, shape.shuffle)
+    detail += repr(shape.walk) if shape.walk != Walk() else ""
     mix = hashlib.blake2b(repr((PLAN_VERSION, *numbers, detail)).encode(), digest_size=16)
     for supply in supplies:
         mix.update(repr((supply.name, supply.largest, supply.rounding)).encode())

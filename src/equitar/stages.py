@@ -78,7 +78,7 @@ def slices(batches: Batches) -> Callable[[], Iterator[Slice]]:
 
 @dataclass(frozen=True)
 class _Read:
-    def __call__(self, planned: Iterable[Slice]) -> Iterator[Sample]:
+    def __call__(self, planned: Iterable[Any]) -> Iterator[Sample]:
         for one in planned:
             if one == {}:
                 yield {}
@@ -141,7 +141,9 @@ class _Places:
             keys = self.catalog.sidecars[source](shard).keys
             self._rows = url, {one: row for row, one in enumerate(keys)}
         if key not in self._rows[1]:
-            raise StageError(f"`{self._stage}` finds no key {key!r} in the sidecar of {shown(url)}; run `equitar index` again")
+            raise StageError(
+                f"`{self._stage}` finds no key {key!r} in the sidecar of {shown(url)}; run `equitar index` again"
+            )
         return self._rows[1][key]
 
     def needed(self, sample: Any, name: str) -> str:

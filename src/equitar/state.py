@@ -8,12 +8,14 @@ with the difference.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any, TypedDict
 
 from equitar.clock import Position
 from equitar.errors import PlanError
 from equitar.line import Supply
 from equitar.order import Order
+from equitar.passes import Place, Walk
 from equitar.plan import Plan
 
 STATE_VERSION = 1
@@ -30,6 +32,8 @@ class State(TypedDict):
         world_size: Ranks the epoch was planned with.
         global_batch: Samples of all ranks at a step.
         made_of: Arguments and sources of the plan.
+        walk: How the epochs go along the passes: the epoch at whose start places hold, and these places.
+        places: Where each source stands in its passes at the step that comes next.
     """
 
     version: int
@@ -39,6 +43,8 @@ class State(TypedDict):
     world_size: int
     global_batch: int
     made_of: dict[str, str]
+    walk: tuple[int, list[tuple[str, int, int, int]]]
+    places: list[tuple[str, int, int, int]]
 
 
 def state_of(order: Order, plan: Plan, position: Position) -> State:
@@ -59,6 +65,8 @@ def state_of(order: Order, plan: Plan, position: Position) -> State:
         world_size=plan.shape.world_size,
         global_batch=plan.global_batch,
         made_of=made_of,
+        walk=(plan.shape.walk.epoch, _plain(plan.shape.walk.places)),
+        places=_plain(plan.places_at(min(position.step, plan.num_steps))),
     )
 
 
@@ -73,20 +81,50 @@ def position_in(state: State) -> Position:
     return Position(state["epoch"], state["step"], state["lanes"], state["world_size"])
 
 
-def check_state(state: State, now: State) -> None:
-    """Raise PlanError, with the differences in words, if a state is of another plan than that of now."""
+def walk_in(state: State) -> Walk:
+    """Return how the epochs of a state go along the passes."""
+    epoch, places = state["walk"]
+    return Walk(epoch=epoch, places=tuple(Place(*place) for place in places))
+
+
+def walk_on(state: State, *, restart: bool) -> tuple[Walk, int]:
+    """Return the walk of a run that goes on from a state with other sources or numbers, and its first epoch.
+
+    Raises:
+        PlanError: If the state lies within an epoch and `restart` is not set.
+    """
+    if state["step"] and not restart:
+        raise PlanError(
+            f"a state at step {state['step']} of an epoch goes on only with the plan it had; resume at the end of an epoch, or "
+            "with `restart=True`, which leaves the rest of this one"
+        )
+    epoch = state["epoch"] + (state["step"] > 0)
+    return Walk(epoch=epoch, places=tuple(Place(*place) for place in state["places"])), epoch
+
+
+def differences(state: State, now: State) -> list[str]:
+    """Return in words what a state was made of and now is not."""
     before: dict[str, Any] = {"global batch": str(state["global_batch"]), **state["made_of"]}
     after: dict[str, Any] = {"global batch": str(now["global_batch"]), **now["made_of"]}
-    differences = [
+    return [
         f"{name} was {before.get(name, 'not there')} and is {after.get(name, 'not there')}"
         for name in {**before, **after}
         if before.get(name) != after.get(name)
     ]
-    if differences:
+
+
+def check_state(state: State, now: State) -> None:
+    """Raise PlanError, with the differences in words, if a state is of another plan than that of now."""
+    found = differences(state, now)
+    if found:
         raise PlanError(
-            f"a run resumes within an epoch only with the plan it had, but {'; '.join(differences)}; restore these, or begin "
+            f"a run resumes within an epoch only with the plan it had, but {'; '.join(found)}; restore these, or begin "
             "a new epoch"
         )
+
+
+def _plain(places: Iterable[Place]) -> list[tuple[str, int, int, int]]:
+    return [(place.source, place.pass_number, place.at, place.in_pass) for place in places]
 
 
 def _shards_of(supply: Supply) -> str:

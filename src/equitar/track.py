@@ -10,6 +10,7 @@ import numpy as np
 from equitar.assign import Runs
 from equitar.laid import Laid, Places, Run, TrackSetup
 from equitar.mix64 import Int64, Purpose, draws, fold
+from equitar.passes import Place
 from equitar.window import deal, window_of
 
 
@@ -35,6 +36,10 @@ class Track:
         self._laid = Laid(setup, lane_counts)
         self._starts = np.array([segment.start for segment in self._laid.segments])
         self._windows: dict[tuple[int, int], tuple[int, int, Places]] = {}  # by lane and rank: steps only go forward
+
+    def places_after(self, turns: int) -> list[Place]:
+        """Return where each source stands in its passes after so many turns of the epoch."""
+        return self._laid.places_after(turns)
 
     def spot(self, ordinal: int, lane: int, lane_ordinal: int) -> tuple[Spot, Runs]:
         """Return where a turn lies, and how its segment is cut."""

@@ -11,8 +11,8 @@ from typing import Any
 from equitar.catalog import Repeat
 from equitar.errors import PlanError, SourceError
 from equitar.pipeline import Batches
-from equitar.quota import Weights
 from equitar.recipe import Exact
+from equitar.weights import Weights
 
 
 def load_training(name: str) -> Batches:

@@ -16,6 +16,7 @@ from equitar.laid import Places
 from equitar.legal import checked_supplies
 from equitar.line import Line, Supply
 from equitar.mix64 import Int64, fold
+from equitar.passes import Place
 from equitar.shape import Shape, account_of, digest_of
 
 
@@ -55,6 +56,10 @@ class ExactPlan:
 
     def sources(self, rank: int) -> None:
         """Return None: batches may be mixed."""
+
+    def places_at(self, step: int) -> tuple[Place, ...]:
+        """Return nothing: every epoch is all of it."""
+        return ()
 
     def share(self, step: int, rank: int, world_size: int) -> tuple[int, int]:
         """Return the slots of a rank at a step."""
