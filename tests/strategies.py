@@ -20,9 +20,9 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 import oracle
 from equitar.line import Supply
 from equitar.plan import Agree, Short, StepPlan, debiased_plan, mixed_plan
-from equitar.quota import Passes, Temperature, Weights
 from equitar.repeat import ONE, Rounding
 from equitar.shape import Shape
+from equitar.weights import Passes, Temperature, Weights
 
 Changes: TypeAlias = Sequence[tuple[int, Weights | None]]
 Kind: TypeAlias = Literal["debiased", "mixed"]
@@ -110,9 +110,15 @@ class Case:
         supplies = [stock.supply() for stock in self.stocks]
         if self.kind == "mixed":
             assert not isinstance(self.weights, Sequence)
-            return mixed_plan(supplies, self.shape(epoch), weights=self.weights, steps=self.steps)
+            return mixed_plan(supplies, self.shape(epoch), weights=self.weights, steps=self.steps, max_passes=None)
         return debiased_plan(
-            supplies, self.shape(epoch), weights=self.weights, steps=self.steps, agree=self.agree, short=self.short
+            supplies,
+            self.shape(epoch),
+            weights=self.weights,
+            steps=self.steps,
+            max_passes=None,
+            agree=self.agree,
+            short=self.short,
         )
 
     def in_pass(self, stock: Stock) -> int:

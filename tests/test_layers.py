@@ -21,12 +21,18 @@ SRC = Path(__file__).resolve().parents[1] / "src"
 # Lowest first. Write a module below src/equitar as its dotted path: "reader", "labels.coco".
 LAYERS = (
     ("L0 values", "errors mix64 presence redact topology sources"),
-    ("L1 pure", "repeat counting label_presence indexed progress quota schedule line shape passes window assign laid track legal plan held validation recipe"),
+    (
+        "L1 pure",
+        "repeat counting label_presence indexed progress quota schedule line shape passes window assign laid track legal plan held validation recipe",
+    ),
     (
         "L2 I/O",
         "tar grouping ordinary streamed headers forward walking npz sidecar patience ranges web remote storage spool cache opening damage ahead summary labels outside detect label_files index_plan reader catalog selection ledger shard_index indexing",
     ),
-    ("L3 execute", "feed emit clock order state pipeline in_turn packing ring build stages loader agreement samplers wrapper"),
+    (
+        "L3 execute",
+        "feed emit clock order state pipeline in_turn packing ring build stages loader agreement samplers wrapper",
+    ),
     ("L4 edge", "class_stats training plan_preview plots report lightning cli_words cli_text cli_plan cli"),
     ("the package", "__init__ __main__"),
 )

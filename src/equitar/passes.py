@@ -3,7 +3,8 @@
 A source that is asked for less than a pass an epoch continues where the last epoch stopped, so that every sample comes once
 a pass. Where an epoch crosses into the next pass it is cut into *segments*: within a segment every source stays in one pass,
 so a sample cannot meet its own next pass in a batch. A segment has no steps or at least as many as a sample can have copies,
-for only then can the copies be dealt to different batches; at most that many batches are lost at the end of a pass.
+for only then can the copies be dealt to different batches. So at most that many batches are lost at the end of a pass, and
+fewer than twice as many where an epoch is too short to be cut in two, or where mixed sources cross one soon after another.
 
 A source that is asked for a pass or more an epoch starts a pass with each epoch.
 

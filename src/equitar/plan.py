@@ -241,9 +241,10 @@ def debiased_plan(
         PlanError: If the promises cannot be kept; it says with which `batch_size` they can.
     """
     supplies = checked_supplies(supplies, steps)
-    left_out = {one.name for one in supplies if one.copies < shape.global_batch} if short == "leave_out" else set()
-    supplies = [one for one in supplies if one.name not in left_out]
-
+    left_out: tuple[str, ...] = ()
+    if short == "leave_out":
+        left_out = tuple(one.name for one in supplies if one.copies < shape.global_batch)
+        supplies = [one for one in supplies if one.name not in left_out]
     sharing = Sharing(weights=weights, steps=steps, left_out=left_out, max_passes=max_passes)
     shape = shape_for(weights, supplies, shape)
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from equitar.quota import Passes, Temperature
 from equitar.repeat import ONE
+from equitar.weights import Passes, Temperature
 from strategies import Case, Stock, emitted
 
 FILE = Path(__file__).with_name("plan_digests.json")

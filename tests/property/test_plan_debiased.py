@@ -18,9 +18,9 @@ import oracle
 from equitar import schedule
 from equitar.errors import PlanError
 from equitar.plan import debiased_plan
-from equitar.quota import Temperature
 from equitar.repeat import ONE
 from equitar.shape import Shape
+from equitar.weights import Temperature
 from strategies import Case, Item, Stock, by_rank, cases, drawn, emitted, legal_cases, made_legal, read
 
 EPOCHS = st.integers(0, 6)
@@ -413,7 +413,7 @@ def test_the_digest_does_not_depend_on_the_order_of_the_weights() -> None:
 def test_steps_that_are_no_integer_are_refused() -> None:
     supply, shape = once("a", 50).supply(), SMALL.shape(0)
     with pytest.raises(PlanError, match=r"`steps` must be an integer >= 1; got 2\.5"):
-        debiased_plan([supply], shape, weights=None, steps=2.5, agree="world", short="error")  # type: ignore[arg-type]
+        debiased_plan([supply], shape, weights=None, steps=2.5, max_passes=None, agree="world", short="error")  # type: ignore[arg-type]
 
 
 def test_epochs_far_away_are_planned_as_quickly() -> None:

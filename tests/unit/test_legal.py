@@ -9,9 +9,9 @@ import pytest
 
 from equitar.errors import PlanError
 from equitar.plan import debiased_plan, mixed_plan
-from equitar.quota import Passes
 from equitar.repeat import ONE
 from equitar.shape import Shape
+from equitar.weights import Passes
 from strategies import Case, Stock
 
 
@@ -157,8 +157,8 @@ def test_refusals_are_the_same_for_every_epoch_and_number_of_workers() -> None:
         for lanes in (1, 2, 5):
             shape = Shape(**{**SHAPE, "epoch": epoch, "lanes": lanes})
             with pytest.raises(PlanError) as debiased:
-                debiased_plan([supply], shape, weights=None, steps=None, agree="world", short="error")
+                debiased_plan([supply], shape, weights=None, steps=None, max_passes=None, agree="world", short="error")
             with pytest.raises(PlanError) as mixed:
-                mixed_plan([supply], shape, weights=None, steps=None)
+                mixed_plan([supply], shape, weights=None, steps=None, max_passes=None)
             messages.add((str(debiased.value), str(mixed.value)))
     assert len(messages) == 1

@@ -122,6 +122,7 @@ def test_only_shards_that_are_asked_for_are_looked_at() -> None:
         num_rows=np.full(many, 1000),
         sums=np.full(many, 1000 * ONE),
         largest=ONE,
+        kept=many * 1000 * ONE,
         factors=factors,
     )
     Line(supply, key=5, at_least=0).at(np.arange(500))

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import oracle
 from equitar.errors import PlanError
 from equitar.line import Supply
-from equitar.quota import Passes, Stretch, Temperature, largest_remainder, spread, stretches
+from equitar.quota import Sharing, Stretch, largest_remainder, spread, stretches
+from equitar.weights import Passes, Temperature
 from strategies import drawn
 
 
@@ -21,8 +22,13 @@ def once(name: str, rows: int) -> Supply:
     return Supply.once(name, [f"{name}.tar"], np.array([rows]))
 
 
+def shared(supplies: list[Supply], *, weights: Any, steps: int | None, size: int, left_out: Any = ()) -> list[Stretch]:
+    sharing = Sharing(weights=weights, steps=steps, left_out=left_out, max_passes=None)
+    return stretches(supplies, sharing, global_batch=size, key=0)
+
+
 def quotas(supplies: list[Supply], *, weights: Any = None, steps: int | None = None, size: int = 10) -> list[int]:
-    (part,) = stretches(supplies, global_batch=size, weights=weights, steps=steps, left_out=())
+    (part,) = shared(supplies, weights=weights, steps=steps, size=size)
     return list(part.quotas)
 
 
@@ -83,19 +89,14 @@ def test_passes_say_how_often_a_source_is_gone_through() -> None:
 
 
 def test_weights_change_at_their_steps() -> None:
-    found = stretches(
-        [once("a", 100), once("b", 100)],
-        global_batch=10,
-        weights=[(0, {"a": 1, "b": 0}), (6, {"a": 1, "b": 3})],
-        steps=10,
-        left_out=(),
-    )
+    changes = [(0, {"a": 1, "b": 0}), (6, {"a": 1, "b": 3})]
+    found = shared([once("a", 100), once("b", 100)], weights=changes, steps=10, size=10)
     assert found == [Stretch(0, (6, 0), (True, False)), Stretch(6, (1, 3), (True, True))]
     assert [(part.start, part.stop) for part in found] == [(0, 6), (6, 10)]
 
 
 def test_weights_may_name_what_is_left_out() -> None:
-    (part,) = stretches([once("a", 90)], global_batch=10, weights={"a": 1, "b": 1}, steps=5, left_out={"b"})
+    (part,) = shared([once("a", 90)], weights={"a": 1, "b": 1}, steps=5, size=10, left_out={"b"})
     assert part.quotas == (5,)
 
 

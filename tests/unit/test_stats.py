@@ -17,10 +17,10 @@ from equitar.cli_text import stats_json, stats_text
 from equitar.errors import SidecarError
 from equitar.indexing import index
 from equitar.plots import plot_stats, require_matplotlib
-from equitar.quota import Passes
 from equitar.repeat import RepeatFactor
 from equitar.sidecar import Sidecar
 from equitar.sources import Source
+from equitar.weights import Passes
 from odd_tars import END, member
 
 Shards = Sequence[Sequence[Iterable[int]]]
