@@ -256,10 +256,8 @@ def test_a_weight_that_rounds_to_no_step(sources: list[Source]) -> None:
 
 
 @BUILDERS
-@pytest.mark.parametrize("batch_size", [0, -1, 2.0, "8", True, None], ids=repr)
+@pytest.mark.parametrize("batch_size", [0, -1, 2.0, "8", True], ids=repr)
 def test_wrong_batch_size(builder: Builder, batch_size: Any, sources: list[Source]) -> None:
-    if batch_size is None and builder is equitar.mixed:
-        pytest.skip("`mixed` without a batch size gives single samples")
     with pytest.raises(PlanError, match=rf"`batch_size` must be an integer >= 1; got {re.escape(repr(batch_size))}"):
         planned(builder, sources, batch_size=batch_size)
 

@@ -484,12 +484,6 @@ def test_the_report_counts_steps_and_samples(num_workers: int, batches: Batches)
     assert (report["steps"], report["samples"], report["dropped_samples"]) == (34, dict(given), [])
 
 
-def test_an_error_of_a_stage_in_a_worker_names_its_sample(sources: list[Source]) -> None:
-    loader = equitar.Loader(equitar.debiased(sources, batch_size=8, stages=[FailsAt("a-0042")]), num_workers=1)
-    with pytest.raises(RuntimeError, match="cannot take a-0042"):
-        list(loader)
-
-
 def _open_files() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208  (a Path would be one more object that may hold it open)
 

@@ -142,7 +142,7 @@ def test_dropping_all_names_the_limit(sources: list[Source]) -> None:
         list(batches)
 
 
-def test_dropping_all_ends_workers_too(sources: list[Source]) -> None:
+def test_an_error_of_stages_comes_from_a_worker_as_it_is(sources: list[Source]) -> None:
     loader = equitar.Loader(equitar.debiased(sources, batch_size=8, stages=[Drops(100)]), num_workers=1)
     with pytest.raises(StageError, match="dropped"):
         list(loader)
