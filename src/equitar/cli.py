@@ -51,6 +51,7 @@ def main() -> None:
 @click.option("--without-crowd", is_flag=True, help="Leave out COCO's crowd annotations.")
 @click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Processes (default: one for each core).")
 @click.option("--force", is_flag=True, help="Read shards again whose sidecars are up to date.")
+@click.option("--regroup", is_flag=True, help="Join members of one sample that lie apart in a shard.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @source_options
 def index_command(
@@ -64,6 +65,7 @@ def index_command(
     without_crowd: bool,
     jobs: int | None,
     force: bool,
+    regroup: bool,
     quiet: bool,
 ) -> None:
     """Write what planning needs: a sidecar for each shard, a summary for each source.
@@ -87,6 +89,7 @@ def index_command(
         jobs=jobs,
         progress=not quiet,
         force=force,
+        regroup=regroup,
     )
     click.echo(_table(report))
 

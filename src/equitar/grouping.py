@@ -136,7 +136,7 @@ class Rows:
             before = self.offset[self.starts[self.row_of[key]]]
             raise ShardError(
                 f"{self.where} has key {key!r} again at byte {member.offset} ({member.name!r}), after it began at byte "
-                f"{before} and key {next(reversed(self.row_of))!r} came between; {_MEND}"
+                f"{before} and key {next(reversed(self.row_of))!r} came between; {_MEND}, or index it with `--regroup`"
             )
         self.row_of[key] = len(self.starts)
         self.starts.append(len(self.field))

@@ -62,6 +62,7 @@ def index(
     jobs: int | None = None,
     progress: bool = True,
     force: bool = False,
+    regroup: bool = False,
 ) -> IndexReport:
     """Write the sidecars of all shards and the summary of each source, and return what was done.
 
@@ -78,12 +79,14 @@ def index(
             script calls this under ``if __name__ == "__main__"``.
         progress: Whether a terminal shows a bar.
         force: Whether to read shards again whose sidecars are up to date.
+        regroup: Whether members of one sample may lie apart in a shard; they are joined where its first one is. Else they are
+            an error, since most often they come from a mistake, and other readers take them for several samples.
 
     Raises:
         ShardError: If shards failed; it lists them. All others have their sidecars.
     """
     ledgers = _ledgers(sources)
-    recipe = _recipe(labels, labels_from, classes, missing=missing, force=force)
+    recipe = _recipe(labels, labels_from, classes, missing=missing, force=force, regroup=regroup)
     with tempfile.TemporaryDirectory(prefix="equitar-") as folder:
         task = partial(index_shard, recipe_path=spool(recipe, folder))
         _run(task, [(ledger, shard) for ledger in ledgers for shard in ledger.shards], jobs=jobs, progress=progress)
@@ -164,6 +167,7 @@ def _recipe(
     *,
     missing: Missing,
     force: bool,
+    regroup: bool,
 ) -> Recipe:
     if labels is not None and labels_from is not None:
         raise ValueError(f"`labels` or `labels_from` must be given; got both, {labels!r} and {labels_from!r:.80}")
@@ -181,7 +185,13 @@ def _recipe(
         lines += ["missing=empty"] if missing == "empty" else []
         lines += [f"classes={vocabulary.digest}"] if vocabulary else []
     return Recipe(
-        spec="\n".join(lines), extract=extract, table=table, vocabulary=vocabulary, missing=missing, force=force
+        spec="\n".join(lines),
+        extract=extract,
+        table=table,
+        vocabulary=vocabulary,
+        missing=missing,
+        force=force,
+        regroup=regroup,
     )
 
 

@@ -61,6 +61,7 @@ class Recipe:
         vocabulary: The classes there are, if that is known beforehand.
         missing: Whether a sample without its label is an error.
         force: Whether to make sidecars that are there already.
+        regroup: Whether members of one sample may lie apart in a shard.
     """
 
     spec: str
@@ -69,6 +70,7 @@ class Recipe:
     vocabulary: Vocabulary | None
     missing: Missing
     force: bool
+    regroup: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,7 @@ def _indexed(shard: Shard, file: BinaryIO, shard_size: int, recipe: Recipe) -> O
         return Outcome(row=summarize([shard.path], [there]), written=False, matched=matched, rule=rule)
     table = None
     if there is None or recipe.table is None:  # labels from elsewhere need no second walk
-        table = _walked(shard, file, shard_size, recipe.extract)
+        table = _walked(shard, file, shard_size, recipe.extract, regroup=recipe.regroup)
     keys = table.keys if table else there.keys if there else []
     matched, rule = _matched(recipe.table, keys, shard)
     presence, class_names = None, None
@@ -167,7 +169,8 @@ def check_shard(shard: Shard) -> Outcome:
         if shard_size != sidecar.shard_size:
             seen = f"{shard.where} has {shard_size} bytes but its sidecar is of {sidecar.shard_size}"
             raise StaleSidecarError(f"{seen}; {_mend(shard, sidecar)}")
-        table = _walked(shard, file, shard_size, extract)
+        is_regrouped = bool((np.diff(sidecar.offset) < 0).any())
+        table = _walked(shard, file, shard_size, extract, regroup=is_regrouped)
     presence = sidecar.presence
     if extract is not None:
         vocabulary = Vocabulary(*sidecar.class_names) if sidecar.class_names else None
@@ -190,9 +193,9 @@ def _fitting(shard: Shard, shard_size: int) -> Sidecar | None:
     return sidecar if sidecar.shard_size == shard_size else None
 
 
-def _walked(shard: Shard, file: BinaryIO, shard_size: int, extract: Extractor | None) -> MemberTable:
+def _walked(shard: Shard, file: BinaryIO, shard_size: int, extract: Extractor | None, *, regroup: bool) -> MemberTable:
     fields = () if extract is None else extract.fields
-    return read_table(file, size=shard_size, where=shard.where, fields=fields)
+    return read_table(file, size=shard_size, where=shard.where, fields=fields, regroup=regroup)
 
 
 def _mend(shard: Shard, sidecar: Sidecar) -> str:

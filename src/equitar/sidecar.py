@@ -130,10 +130,10 @@ class Sidecar:
             )
         if members and not 0 <= int(self.field.min()) <= int(self.field.max()) < len(self.fields):
             raise ValueError(f"`field` must be in [0, {len(self.fields)}); got up to {int(self.field.max())}")
+        if members and min(int(self.offset.min()), int(self.size.min())) < 0:
+            raise ValueError(f"members must begin at byte 0 or later; got {int(self.offset.min())}")
         if self.sliceable and members and int((self.offset + self.size).max()) > self.shard_size:
             raise ValueError(f"members must end within the {self.shard_size} bytes of the shard")
-        if self.shard_size < 0:
-            raise ValueError(f"`shard_size` must be >= 0; got {self.shard_size}")
         if self.presence is not None and self.presence.num_rows != len(self.keys):
             raise ValueError(f"labels must be of {len(self.keys)} rows; got {self.presence.num_rows}")
 
