@@ -15,6 +15,14 @@ from equitar.validation import ExactPlan
 from equitar.weights import Changes, Weights
 
 
+def _check_weights(weights: object) -> None:
+    """Raise PlanError for a list that is none of changes: numbers without names are the usual mistake."""
+    if isinstance(weights, Sequence) and not all(_is_change(one) for one in weights):
+        raise PlanError(
+            f"`weights` must map the name of each source to a number, or list pairs (from_step, weights); got {weights!r}"
+        )
+
+
 def _is_change(one: object) -> bool:
     return isinstance(one, Sequence) and len(one) == 2 and isinstance(one[0], int)
 
@@ -42,11 +50,7 @@ class Debiased:
         check_integer("hold", self.hold, 1)
         if self.steps is not None:
             check_integer("steps", self.steps, 1)
-        if isinstance(self.weights, Sequence) and not all(_is_change(one) for one in self.weights):
-            raise PlanError(
-                "`weights` must map the name of each source to a number, or list pairs (from_step, weights); got "
-                f"{self.weights!r}"
-            )
+        _check_weights(self.weights)
 
     def plan(self, supplies: Sequence[Supply], shape: Shape) -> Plan:
         """Return the plan of supplies in a shape.
@@ -87,6 +91,7 @@ class Mixed:
     def __post_init__(self) -> None:
         if self.steps is not None:
             check_integer("steps", self.steps, 1)
+        _check_weights(self.weights)
 
     def plan(self, supplies: Sequence[Supply], shape: Shape) -> Plan:
         """Return the plan of supplies in a shape."""
