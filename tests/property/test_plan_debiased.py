@@ -17,9 +17,7 @@ from hypothesis import strategies as st
 import oracle
 from equitar import schedule
 from equitar.errors import PlanError
-from equitar.plan import debiased_plan
 from equitar.repeat import ONE
-from equitar.shape import Shape
 from equitar.weights import Temperature
 from strategies import Case, Item, Stock, by_rank, cases, drawn, emitted, legal_cases, made_legal, read
 
@@ -332,6 +330,17 @@ def test_a_weight_is_a_share_of_the_steps_whatever_the_sizes() -> None:
     assert [account.quota for account in case.plan().account] == [100, 10]
 
 
+def test_every_epoch_and_every_seed_draws_the_sources_in_another_order() -> None:
+    case = replace(SMALL, stocks=(once("a", 200), once("b", 120)))
+    orders = set()
+    for seed in range(4):
+        for epoch in range(4):
+            found = replace(case, seed=seed).plan(epoch).sources(0)
+            assert found is not None
+            orders.add(tuple(found.tolist()))
+    assert len(orders) == 16
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("workers", [0, 1, 2, 3, 4])
 def test_more_consumers_than_shards_all_do_the_same_steps(world_size: int, workers: int) -> None:
@@ -411,16 +420,13 @@ def test_the_digest_does_not_depend_on_the_order_of_the_weights() -> None:
 
 @pytest.mark.xfail(strict=True, raises=TypeError, reason="steps=2.5 passes the check that promises an integer")
 def test_steps_that_are_no_integer_are_refused() -> None:
-    supply, shape = once("a", 50).supply(), SMALL.shape(0)
     with pytest.raises(PlanError, match=r"`steps` must be an integer >= 1; got 2\.5"):
-        debiased_plan([supply], shape, weights=None, steps=2.5, max_passes=None, agree="world", short="error")  # type: ignore[arg-type]
+        replace(SMALL, steps=2.5).plan()  # type: ignore[arg-type]
 
 
 def test_epochs_far_away_are_planned_as_quickly() -> None:
-    stock = once("a", 50)
-    shape = Shape(batch_size=4, world_size=1, lanes=2, seed=0, epoch=1_000_000, shuffle=0)
-    plan = debiased_plan([stock.supply()], shape, weights=None, steps=None, agree="world", short="error")
-    assert len(plan.places(plan.num_steps - 1, 0, 4).row) == 4
+    case = replace(SMALL, workers=2)
+    assert len(emitted(case.plan(1_000_000), case, [11])[0]) == 4
 
 
 def test_lists_of_weights_change_the_shares_at_their_steps() -> None:

@@ -231,6 +231,14 @@ def test_four_copies_of_one_sample_of_forty_lie_in_four_batches() -> None:
         assert all(len({item.sample for item in batch}) == 8 for batch in batches)
 
 
+def test_copies_that_lie_far_apart_among_a_larger_source_do_not_meet() -> None:
+    # One sample in 34 is of `b`: the three copies of its first one reach over more than two ranks.
+    case = replace(SMALL, stocks=(one("a", *[1] * 97), one("b", 3)), batch_size=4, world_size=5)
+    for seed in range(20):
+        seeded = replace(case, seed=seed)
+        assert all(len({item.sample for item in batch}) == 20 for batch in emitted(seeded.plan(), seeded))
+
+
 def test_single_samples_of_1000_100_and_10_come_by_share() -> None:
     case = replace(SMALL, stocks=(one("a", *[1] * 1000), one("b", *[1] * 100), one("c", *[1] * 10)), batch_size=1)
     items: list[Item] = [item for batch in emitted(case.plan(), case) for item in batch]

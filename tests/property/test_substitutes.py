@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
-from hypothesis import event, given
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from equitar.plan import StepPlan
-from strategies import Case, Item, Kind, drawn, emitted, legal_cases, read
+from strategies import Case, Item, Kind, drawn, emitted, legal_cases, made_legal, read, stocks
 
 EPOCHS = st.integers(0, 6)
 Sample = tuple[str, int, int]
@@ -50,6 +50,30 @@ def test_no_two_slots_of_a_global_batch_can_end_with_the_same_sample(
     steps = data.draw(st.lists(st.integers(0, plan.num_steps - 1), min_size=1, max_size=2))
     found = [check_step(case, plan, step, tries=3) for step in steps]
     event("some" if all(found) else "none at some step")
+
+
+@pytest.mark.parametrize("kind", ["debiased", "mixed"])
+@drawn(20)
+@given(st.data(), EPOCHS)
+def test_not_even_the_last_ones_tried_can_meet(kind: Kind, data: st.DataObject, epoch: int) -> None:
+    """Small sources with repeats on several ranks: there, what a pass leaves over is tried too."""
+    case = Case(
+        kind=kind,
+        stocks=(data.draw(stocks("a", kinds=["halves", "some whole"], rows=(12, 40))),),
+        batch_size=data.draw(st.integers(1, 3)),
+        world_size=data.draw(st.integers(2, 4)),
+        workers=data.draw(st.integers(0, 2)),
+        seed=data.draw(st.integers(0, 1 << 30)),
+        shuffle=0,
+        weights=None,
+        steps=None,
+    )
+    found = made_legal(case)
+    assume(found is not None)
+    assert found is not None
+    plan = found.plan(epoch)
+    for step in range(0, plan.num_steps, 1 + plan.num_steps // 8):
+        check_step(found, plan, step, tries=1 << 20)
 
 
 @drawn(15)
