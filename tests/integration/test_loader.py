@@ -446,7 +446,9 @@ def test_a_state_of_another_run_is_refused(arguments: dict[str, Any], sources: l
 
 
 def test_a_state_of_another_global_batch_is_refused(sources: list[Source]) -> None:
-    state = equitar.Loader(equitar.debiased(sources, batch_size=8)).state_dict()
+    loader = equitar.Loader(equitar.debiased(sources, batch_size=8))
+    take(loader, 3)
+    state = loader.state_dict()
     with pytest.raises(PlanError, match="global batch was 8 and is 16"):
         equitar.Loader(equitar.debiased(sources, batch_size=16)).load_state_dict(state)
 
