@@ -19,9 +19,10 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 import oracle
 from equitar.line import Supply
-from equitar.plan import Agree, Short, StepPlan, debiased_plan, mixed_plan
+from equitar.plan import Agree, Short, debiased_plan, mixed_plan
 from equitar.repeat import ONE, Rounding
 from equitar.shape import Shape
+from equitar.step_plan import StepPlan
 from equitar.weights import Passes, Temperature, Weights
 
 Changes: TypeAlias = Sequence[tuple[int, Weights | None]]
@@ -164,6 +165,7 @@ class Case:
             return Fraction(float(stock.copies) ** (1 / weights.temperature))
         if isinstance(weights, Passes):
             return Fraction(weights.passes[stock.name]) * stock.total
+        assert isinstance(weights, Mapping)  # no other kinds of weights are drawn
         return Fraction(weights[stock.name])
 
     def quota(self) -> dict[str, int]:

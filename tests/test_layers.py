@@ -23,7 +23,7 @@ LAYERS = (
     ("L0 values", "errors mix64 presence redact topology sources"),
     (
         "L1 pure",
-        "repeat counting label_presence indexed progress quota schedule line shape passes window assign laid track legal plan held validation recipe",
+        "repeat counting label_presence indexed progress weights quota schedule line shape passes window assign laid track step_plan legal plan held validation recipe",
     ),
     (
         "L2 I/O",
@@ -31,7 +31,7 @@ LAYERS = (
     ),
     (
         "L3 execute",
-        "feed emit clock order state pipeline in_turn packing ring build stages loader agreement samplers wrapper",
+        "feed emit clock order state pipeline in_turn packing ring tally build lookup stages loader agreement samplers wrapper",
     ),
     ("L4 edge", "class_stats training plan_preview plots report lightning cli_words cli_text cli_plan cli"),
     ("the package", "__init__ __main__"),

@@ -2,49 +2,27 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypedDict
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from equitar.agreement import compare_over_ranks
 from equitar.clock import Position
-from equitar.damage import Unread
 from equitar.detect import detect_workers
 from equitar.emit import Record
 from equitar.errors import PlanError
 from equitar.pipeline import Batches
 from equitar.ring import Packed, Ring
 from equitar.state import State, check_state, differences, state_of, walk_on
+from equitar.tally import Report, Tally
 
 logger = logging.getLogger("equitar")
 
 _BROKEN_OFF = 3  # passes in a row at one step, before it looks like a habit
-
-
-class Report(TypedDict):
-    """What came since a loader was made, on one rank.
-
-    Attributes:
-        steps: Batches.
-        samples: Samples of each source.
-        dropped: Samples of each source that stages dropped, counted each time.
-        lost: Samples of each source that could not be read, counted each time.
-        dropped_samples: Which were dropped, each once: source, path of the shard, and key.
-        lost_samples: Which could not be read, in the same way; `write_exclusions` makes a file for `keep` of both.
-        piped: Batches that found no slot of shared memory, or did not fit into one.
-    """
-
-    steps: int
-    samples: dict[str, int]
-    dropped: dict[str, int]
-    lost: dict[str, int]
-    dropped_samples: list[Unread]
-    lost_samples: list[Unread]
-    piped: int
 
 
 class _Recorded(IterableDataset[Any]):
@@ -145,9 +123,7 @@ class Loader(DataLoader[Any]):
         self._is_compared = False
         self._broken_at: list[int] = []
         self._has_warned = False
-        self._dropped: dict[Unread, None] = {}
-        self._lost: dict[Unread, None] = {}
-        self._report = Report(steps=0, samples={}, dropped={}, lost={}, dropped_samples=[], lost_samples=[], piped=0)
+        self._tally = Tally()
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iterator at the start of an epoch, >= 0; where `load_state_dict` was just called, in the middle of it."""
@@ -162,7 +138,11 @@ class Loader(DataLoader[Any]):
         position = self._position
         plan = self._batches.plan_at(position, self.num_workers)
         if not self._is_compared:
-            _compare_over_ranks(plan.digest, position, self._batches.prepared().world_size)
+            world_size = self._batches.prepared().world_size
+            begin, mend = f"{position}", "call `set_epoch` and `load_state_dict` on all ranks alike"
+            compare_over_ranks(begin, world_size, what="place to begin at", mend=mend)
+            mend = "compare their sources, arguments, number of workers and sidecars"
+            compare_over_ranks(plan.digest, world_size, what="plan", mend=mend)
             self._is_compared = True
         self._note_broken_off()
         self._batches.clock.position = position
@@ -182,7 +162,8 @@ class Loader(DataLoader[Any]):
                     "the order of workers, and one iterator at a time"
                 )
             due += 1
-            self._note(record)
+            self.last = record
+            self._tally.note(record)
             if self._under_way is this:  # else a later iterator was made, or another position set
                 self._next_step = due
                 if due == num_steps:  # with the last batch, not after it: who takes just as many never asks for more
@@ -197,7 +178,7 @@ class Loader(DataLoader[Any]):
         if self._ring is None:
             yield batch
         elif not isinstance(batch, Packed):
-            self._report["piped"] += 1
+            self._tally.piped += 1
             yield batch
         else:
             yield self._ring.received(batch, views=self._views)
@@ -225,20 +206,9 @@ class Loader(DataLoader[Any]):
                 stacklevel=3,
             )
 
-    def _note(self, record: Record) -> None:
-        self.last = record
-        report = self._report
-        report["steps"] += 1
-        for source, count in record.counts:
-            report["samples"][source] = report["samples"].get(source, 0) + count
-        _count(record.dropped, report["dropped"], self._dropped)
-        _count(record.lost, report["lost"], self._lost)
-
     def report(self) -> Report:
         """Return what came since the loader was made, on this rank."""
-        report = copy.deepcopy(self._report)
-        report["dropped_samples"], report["lost_samples"] = list(self._dropped), list(self._lost)
-        return report
+        return self._tally.report()
 
     def state_dict(self) -> State:
         """Return where this run stands: after the latest batch that was handed out."""
@@ -262,46 +232,23 @@ class Loader(DataLoader[Any]):
         batches = self._batches
         self._restart_workers()
         position = batches.walk_from(state)
-        if position.step and not restart:
+        is_within = position.step > 0 and not restart
+        changed = [] if is_within else self._changed(state, position)
+        if is_within or not (changed or restart):
             plan = batches.plan_at(position, self.num_workers)
             check_state(state, state_of(batches.order, plan, position))
         else:
-            batches.walk, epoch = walk_on(state, restart=restart)
+            batches.walk, epoch = walk_on(state)
             position = Position(epoch, 0, 0, 0)
-            now = state_of(batches.order, batches.plan_at(position, self.num_workers), position)
-            for difference in differences(state, now):
+            for difference in changed:
                 logger.warning("epoch %d goes on from a state with a difference: %s", epoch, difference)
-            if not state["step"] and not differences(state, now):
-                batches.walk_from(state)  # nothing has changed: the walk it had, to the copy
         self._position, self._under_way = position, None
+
+    def _changed(self, state: State, position: Position) -> list[str]:
+        """Return in words what is another than in the run of a state, apart from ranks and workers."""
+        now = self._batches.plan_at(Position(position.epoch, 0, 0, 0), self.num_workers)
+        return differences(state, state_of(self._batches.order, now, position._replace(step=0)))
 
     def _restart_workers(self) -> None:
         """End persistent workers: the batches they hold know the walk along the passes that was."""
         self._iterator = None
-
-
-def _count(unread: Iterable[Unread], counts: dict[str, int], each: dict[Unread, None]) -> None:
-    for one in unread:
-        counts[one.source] = counts.get(one.source, 0) + 1
-        each[one] = None  # a dict keeps their order
-
-
-def _compare_over_ranks(digest: str, position: Position, world_size: int) -> None:
-    """Raise PlanError if ranks have different plans: they would draw different sources, or wait for each other."""
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() != world_size:
-        return
-    found: list[Any] = [None] * world_size
-    distributed.all_gather_object(found, (digest, position))
-    elsewhere = [rank for rank, (_, where) in enumerate(found) if where != found[0][1]]
-    if elsewhere:
-        raise PlanError(
-            f"all ranks must begin at the same step; rank {elsewhere[0]} begins at {found[elsewhere[0]][1]} and rank 0 at "
-            f"{found[0][1]}: call `set_epoch` and `load_state_dict` on all ranks alike"
-        )
-    different = [rank for rank, (one, _) in enumerate(found) if one != found[0][0]]
-    if different:
-        raise PlanError(
-            f"all ranks must have the same plan; rank {different[0]} has another than rank 0: compare their sources, "
-            "arguments, number of workers and sidecars"
-        )

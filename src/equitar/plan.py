@@ -21,24 +21,20 @@ rank r of R reads slots ``[r * G / R, (r + 1) * G / R)`` of the G of each step.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
-from functools import lru_cache
-from typing import Literal, NamedTuple, Protocol, TypeAlias
-
-import numpy as np
+from typing import Literal, Protocol, TypeAlias
 
 from equitar.errors import PlanError
-from equitar.laid import Places, TrackSetup
+from equitar.laid import Places
 from equitar.legal import check_debiased, check_mixed, checked_supplies
 from equitar.line import Supply
 from equitar.mix64 import Int64, fold
 from equitar.passes import Place, Walk
 from equitar.quota import Sharing, Stretch, largest_remainder, stretches
 from equitar.repeat import ONE
-from equitar.schedule import Schedule, Shuffled, Straight
-from equitar.shape import Shape, SourceAccount, account_of, digest_of
-from equitar.track import Spot, Track
+from equitar.shape import Shape, SourceAccount
+from equitar.step_plan import Quotas, StepPlan
 from equitar.weights import Changes, Weights, ZeroVL
 
 Agree: TypeAlias = Literal["world", "rank"]
@@ -82,140 +78,6 @@ class Plan(Protocol):
         """Return where each source stands in its passes before a step."""
 
 
-class _World(NamedTuple):
-    """Ranks that draw the same source at each step."""
-
-    schedule: Schedule
-    tracks: Sequence[Track | None]  # None: never drawn
-
-
-class _Slot(NamedTuple):
-    """Where a slot of a step lies."""
-
-    track: Track
-    spot: Spot
-    source: int | None  # None: the track has several
-    rank: int
-    place: int
-    batch_size: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Quotas:
-    """What each source gives in an epoch.
-
-    Attributes:
-        parts: Stretches of the schedule, counted in batches; None where batches are mixed.
-        copies: Copies of each source in an epoch, (sources,).
-        in_pass: Copies that a pass of each source gives, (sources,).
-        num_worlds: Worlds of ranks that draw alike.
-    """
-
-    parts: Sequence[Stretch] | None
-    copies: Sequence[int]
-    in_pass: Sequence[int]
-    num_worlds: int
-
-
-class StepPlan:
-    """A plan of equal steps, as `debiased_plan` and `mixed_plan` make it; see `Plan`."""
-
-    is_whole = True
-
-    def __init__(self, supplies: Sequence[Supply], shape: Shape, quotas: _Quotas, detail: str) -> None:
-        """Keep what the plan is made of; a world is made when one of its slots is asked for."""
-        self._supplies, self.shape, self._quotas = supplies, shape, quotas
-        self._world = lru_cache(maxsize=None)(self._make_world)
-        self.global_batch = shape.global_batch
-        self.num_steps = sum(quotas.copies) // shape.global_batch
-        self.names = tuple(supply.name for supply in supplies)
-        self.account = account_of(supplies, quotas.copies, quotas.in_pass)
-        self.digest = digest_of(supplies, shape, detail)
-
-    def sources(self, rank: int) -> Int64 | None:
-        """Return the index of the source of every step on a rank, (steps,), or None where batches are mixed."""
-        schedule = self._world(rank if self._quotas.num_worlds > 1 else 0).schedule
-        return schedule.sources() if isinstance(schedule, Shuffled) else None
-
-    def places_at(self, step: int) -> tuple[Place, ...]:
-        """Return where each source stands in its passes before a step."""
-        schedule, tracks = self._world(0)
-        turns = schedule.turns_before(step)
-        return tuple(
-            place
-            for track, gone in zip(tracks, turns, strict=True)
-            if track is not None
-            for place in track.places_after(gone)
-        )
-
-    def share(self, step: int, rank: int, world_size: int) -> tuple[int, int]:
-        """Return the slots [first, last) that a rank reads at a step."""
-        each = self.global_batch // world_size
-        return rank * each, (rank + 1) * each
-
-    def places(self, step: int, first: int, last: int) -> Places:
-        """Return what lies in slots [first, last) of a step."""
-        found = []
-        slot = first
-        while slot < last:
-            at = self._locate(step, slot)
-            stop = min(at.batch_size, at.place + last - slot)
-            batch = at.track.batch(at.spot, at.rank)
-            part = Places(*(column[at.place : stop] for column in batch))
-            if at.source is not None:
-                part = part._replace(source=np.full(len(part.row), at.source, np.int64))
-            found.append(part)
-            slot += stop - at.place
-        if len(found) == 1:
-            return found[0]
-        return Places(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
-
-    def substitutes(self, step: int, slot: int) -> Iterator[tuple[int, int]]:
-        """Yield (shard, row) of samples of the same source that may stand in for a dropped one."""
-        at = self._locate(step, slot)
-        return at.track.substitutes(at.spot, at.rank, at.place)
-
-    def _locate(self, step: int, slot: int) -> _Slot:
-        world, slot = divmod(slot, self.global_batch // self._quotas.num_worlds)
-        schedule, tracks = self._world(world)
-        turn = schedule.turn(step)
-        track = tracks[turn.source]
-        assert track is not None, "a source without quota has no turn"
-        spot, runs = track.spot(turn.ordinal, step % self.shape.lanes, turn.lane_ordinal)
-        rank, place = divmod(slot, runs.batch_size)
-        return _Slot(track, spot, None if len(tracks) == 1 else turn.source, rank, place, runs.batch_size)
-
-    def _make_world(self, world: int) -> _World:
-        shape, quotas = self.shape, self._quotas
-        if quotas.parts is None:
-            straight = Straight(self.num_steps, shape.lanes)
-            return _World(straight, [self._track(range(len(self._supplies)), world, straight)])
-        schedule = Shuffled(quotas.parts, key=fold(shape.seed, shape.epoch, world), lanes=shape.lanes)
-        sources = range(len(self._supplies))
-        return _World(
-            schedule, [self._track([one], world, schedule) if quotas.copies[one] else None for one in sources]
-        )
-
-    def _track(self, sources: Sequence[int], world: int, schedule: Schedule) -> Track:
-        shape, quotas = self.shape, self._quotas
-        setup = TrackSetup(
-            sources=sources,
-            supplies=[self._supplies[one] for one in sources],
-            quota=[quotas.copies[one] for one in sources],
-            in_pass=[quotas.in_pass[one] for one in sources],
-            num_steps=sum(quotas.copies[one] for one in sources) // shape.global_batch,
-            world=world,
-            num_worlds=quotas.num_worlds,
-            world_size=shape.world_size // quotas.num_worlds,
-            batch_size=shape.batch_size,
-            largest=shape.shuffle // shape.batch_size,
-            key=fold(shape.seed),
-            epoch=shape.epoch,
-            walk=shape.walk,
-        )
-        return Track(setup, lambda turns: schedule.lane_counts(sources[0], turns))
-
-
 def debiased_plan(
     supplies: Sequence[Supply],
     shape: Shape,
@@ -253,7 +115,7 @@ def debiased_plan(
 
     check_debiased(supplies, shape, parts_at, by_size=weights is None and steps is None)
     parts = parts_at(shape.global_batch)
-    quotas = _Quotas(
+    quotas = Quotas(
         parts=parts,
         copies=[sum(column) * shape.global_batch for column in zip(*(part.quotas for part in parts), strict=True)],
         in_pass=[supply.copies // shape.global_batch * shape.global_batch for supply in supplies],
@@ -305,5 +167,5 @@ def mixed_plan(
         return list(stretches(supplies, sharing, global_batch=1, key=fold(shape.seed, shape.epoch))[0].quotas)
 
     check_mixed(supplies, shape, quota_at, by_size=weights is None)
-    quotas = _Quotas(parts=None, copies=quota_at(shape.global_batch), in_pass=in_pass, num_worlds=1)
+    quotas = Quotas(parts=None, copies=quota_at(shape.global_batch), in_pass=in_pass, num_worlds=1)
     return StepPlan(supplies, shape, quotas, f"mixed {weights!r} {steps} {max_passes}")

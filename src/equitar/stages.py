@@ -16,17 +16,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from equitar.catalog import Catalog, Repeat, catalog_of, supplies_of
+from equitar.catalog import Repeat, supplies_of
 from equitar.clock import Clock, Position
 from equitar.emit import columns, steps_of
 from equitar.errors import StageError
 from equitar.line import Line
+from equitar.lookup import Lookup
 from equitar.mix64 import Purpose, fold, permutation
 from equitar.pipeline import Batches
 from equitar.reader import Reader
-from equitar.redact import shown
 from equitar.sources import Sample, Source
-from equitar.storage import place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,75 +93,12 @@ def read() -> Callable[[Iterable[Slice]], Iterator[Sample]]:
     return _Read()
 
 
-class _Places:
-    """Finds source, shard and row of samples by ``__url__`` and ``__key__``."""
-
-    def __init__(self, sources: Sequence[Source], stage: str) -> None:
-        self._sources, self._stage = sources, stage
-        self._catalog: Catalog | None = None
-        self._shards: dict[str, tuple[int, int]] = {}
-        self._rows: tuple[str, dict[str, int]] = (
-            "",
-            {},
-        )  # of the latest shard: a stream goes through one after another
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_rows": ("", {})}
-
-    @property
-    def catalog(self) -> Catalog:
-        """The sources, looked at when first needed."""
-        if self._catalog is None:
-            self._catalog = catalog_of(self._sources)
-            for source, sidecars in enumerate(self._catalog.sidecars):
-                for shard, url in enumerate(sidecars.shards.urls):
-                    self._shards[place_of(url)] = (source, shard)
-        return self._catalog
-
-    def shard(self, sample: Any) -> tuple[int, int]:
-        """Return source and shard of a sample."""
-        _ = self.catalog
-        url = self.needed(sample, "__url__")
-        if url in self._shards:
-            return self._shards[url]
-        place = place_of(url)
-        if place not in self._shards:
-            names = ", ".join(source.name for source in self._sources)
-            raise StageError(
-                f"`{self._stage}` knows the shards of {names}, but a sample comes from {shown(url)}; give its source too"
-            )
-        self._shards[url] = self._shards[place]
-        return self._shards[url]
-
-    def row(self, sample: Any, source: int, shard: int) -> int:
-        """Return the row of a sample."""
-        url, key = self.needed(sample, "__url__"), self.needed(sample, "__key__")
-        if self._rows[0] != url:
-            keys = self.catalog.sidecars[source](shard).keys
-            self._rows = url, {one: row for row, one in enumerate(keys)}
-        if key not in self._rows[1]:
-            raise StageError(
-                f"`{self._stage}` finds no key {key!r} in the sidecar of {shown(url)}; run `equitar index` again"
-            )
-        return self._rows[1][key]
-
-    def needed(self, sample: Any, name: str) -> str:
-        """Return what a sample must have."""
-        if not isinstance(sample, dict) or name not in sample:
-            raise StageError(
-                f"`{self._stage}` needs {name!r} in every sample; webdataset's `map` and `to_tuple` drop it, so put "
-                f"`{self._stage}` before them"
-            )
-        found: str = sample[name]
-        return found
-
-
 class Repeats:
     """A stage that emits each sample as often as its repeat factor says, one copy after another."""
 
     def __init__(self, sources: Sequence[Source], repeat: Repeat, seed: int) -> None:
         """See `repeats`."""
-        self._places = _Places(sources, "repeats")
+        self._places = Lookup(sources, "repeats")
         self._repeat, self._seed = repeat, seed
         self._clock = Clock()
 
@@ -256,7 +192,7 @@ class BatchedBySource:
     ) -> None:
         """See `batched_by_source`."""
         self._size, self._collate, self._partial = batch_size, collate, partial
-        self._places = _Places(sources, "batched_by_source")
+        self._places = Lookup(sources, "batched_by_source")
 
     def __call__(self, samples: Iterable[Sample]) -> Iterator[Any]:
         """Yield a batch whenever a source has enough samples for one."""

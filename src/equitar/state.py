@@ -87,17 +87,11 @@ def walk_in(state: State) -> Walk:
     return Walk(epoch=epoch, places=tuple(Place(*place) for place in places))
 
 
-def walk_on(state: State, *, restart: bool) -> tuple[Walk, int]:
+def walk_on(state: State) -> tuple[Walk, int]:
     """Return the walk of a run that goes on from a state with other sources or numbers, and its first epoch.
 
-    Raises:
-        PlanError: If the state lies within an epoch and `restart` is not set.
+    Where the state lies within an epoch, the rest of that is left out.
     """
-    if state["step"] and not restart:
-        raise PlanError(
-            f"a state at step {state['step']} of an epoch goes on only with the plan it had; resume at the end of an epoch, or "
-            "with `restart=True`, which leaves the rest of this one"
-        )
     epoch = state["epoch"] + (state["step"] > 0)
     return Walk(epoch=epoch, places=tuple(Place(*place) for place in state["places"])), epoch
 
@@ -118,8 +112,8 @@ def check_state(state: State, now: State) -> None:
     found = differences(state, now)
     if found:
         raise PlanError(
-            f"a run resumes within an epoch only with the plan it had, but {'; '.join(found)}; restore these, or begin "
-            "a new epoch"
+            f"a run resumes within an epoch only with the plan it had, but {'; '.join(found)}; restore these, or give up the "
+            "rest of the epoch (`restart=True`)"
         )
 
 

@@ -184,9 +184,7 @@ def load_summary(source: Source, *, digest: str | None = None) -> Summary:
     except FileNotFoundError as error:
         raise SidecarError(f"{shown(url)} is missing but source {source.name!r} needs this summary; {mend}") from error
     if summary.digest[:16] != name.split(".")[-3]:
-        raise SidecarError(
-            f"{shown(url)} holds a summary with digest {summary.digest} but its name says another; {mend}"
-        )
+        raise SidecarError(f"{shown(url)} holds the summary {summary.digest} but its name says another; {mend}")
     return restricted(summary, shards.paths, where=f"the summary of source {source.name!r}", mend=mend)
 
 

@@ -209,7 +209,7 @@ def test_a_summary_under_a_wrong_name_is_an_error(tmp_path: Path) -> None:
     other = summarize(["a/x.tar", "b.tar", "c.tar"], [_sidecar([[1]])] * 3)
     moved = Path(write_summary(source, other))
     moved.replace(url)
-    with pytest.raises(SidecarError, match=rf"holds a summary with digest {other.digest} but its name says another"):
+    with pytest.raises(SidecarError, match=rf"holds the summary {other.digest} but its name says another"):
         load_summary(source, digest=url.name.split(".")[-3])
 
 
