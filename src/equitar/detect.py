@@ -53,6 +53,8 @@ def detect_ranks(environment: Mapping[str, str] | None = None) -> tuple[int, int
             return _said(rank, size, how)
     if "RANK" in variables and _number(variables, "RANK") > 0:
         raise ValueError(f"RANK={variables['RANK']} needs a WORLD_SIZE; set it, or neither of both")
+    if "LOCAL_RANK" in variables and _number(variables, "LOCAL_RANK") > 0:
+        raise ValueError(f"LOCAL_RANK={variables['LOCAL_RANK']} needs a WORLD_SIZE; set it, or neither of both")
     if "WORLD_SIZE" in variables and _number(variables, "WORLD_SIZE") > 1:
         raise ValueError(f"WORLD_SIZE={variables['WORLD_SIZE']} needs a RANK; set it, or neither of both")
     return _said(0, 1, "a single process")

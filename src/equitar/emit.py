@@ -100,7 +100,7 @@ class Emitter:
                 sample = feed.read(shard, row, copy)
                 keys.append(sample["__key__"])
             samples.append(sample if self.plan.is_whole else _with_pad(sample, copy))
-        counts = Counter(places.source.tolist())
+        counts = Counter(places.source[places.copy >= 0].tolist())  # padding does not count
         # With `agree="rank"`, more ranks may have shared this global batch when the epoch began.
         only = self.plan.names[int(places.source[0])] if self.one_source and len(counts) == 1 else None
         named = tuple((self.plan.names[source], count) for source, count in counts.items())
@@ -181,8 +181,10 @@ def columns(samples: Sequence[Any]) -> Any:
     >>> columns([{"__key__": "a", "cls": 1}, {"__key__": "b", "cls": 0}])
     {'__key__': ['a', 'b'], 'cls': [1, 0]}
     """
-    if not samples or not isinstance(samples[0], dict):
-        is_tuples = bool(samples) and isinstance(samples[0], tuple)
+    if not samples:
+        return {}
+    if not isinstance(samples[0], dict):
+        is_tuples = isinstance(samples[0], tuple)
         return tuple(list(column) for column in zip(*samples, strict=True)) if is_tuples else list(samples)
     first = samples[0]
     for sample in samples:

@@ -15,6 +15,7 @@ from equitar.clock import Position
 from equitar.detect import detect_workers
 from equitar.emit import Record
 from equitar.errors import PlanError
+from equitar.mix64 import Purpose, fold
 from equitar.pipeline import Batches
 from equitar.ring import Packed, Ring
 from equitar.state import State, check_state, differences, state_of, walk_on
@@ -147,6 +148,9 @@ class Loader(DataLoader[Any]):
         self._note_broken_off()
         self._batches.clock.position = position
         self._batches.clock.is_driven = True  # before workers start
+        # What user code draws in workers differs by rank and epoch, and is the same in every run.
+        names = (self._batches.order.seed, self._batches.prepared().rank, position.epoch, position.step)
+        self.generator.manual_seed(fold(Purpose.WORKER_SEED, *names) >> 1)
         self._next_step = position.step
         self._under_way = this = object()
         return self._pass(super().__iter__(), this, position, plan.num_steps)

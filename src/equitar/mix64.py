@@ -41,6 +41,7 @@ class Purpose(IntEnum):
     ROW_ORDER = 12
     SAMPLER_DRAW = 13
     ZEROVL = 14
+    WORKER_SEED = 15
 
 
 def fold(*ids: int) -> int:

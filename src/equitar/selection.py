@@ -56,11 +56,10 @@ class _Share:
 
 @dataclass(frozen=True)
 class _SplitOf:
-    source: str
     split: Split
 
     def __call__(self, path: str, sidecar: Sidecar) -> Float64:
-        return np.fromiter(self.split(self.source, sidecar.keys), np.float64, sidecar.num_rows)
+        return np.fromiter(self.split(sidecar.keys), np.float64, sidecar.num_rows)
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ def selection_of(source: Source) -> Selection | None:
     if isinstance(keep, str):
         return _KeysOf(keep.removeprefix("!"), keep.startswith("!"), source.storage_options)
     if isinstance(keep, Split):
-        return _SplitOf(source.name, keep)
+        return _SplitOf(keep)
     if isinstance(keep, float | int):
         return _Share(float(keep))
     return _Chosen(source.name, keep)

@@ -18,9 +18,10 @@ Stage: TypeAlias = Callable[[Iterable[Any]], Iterable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Keeps the `part`-th of `parts` disjoint parts of a source, by a hash of (source, key).
+    """Keeps the `part`-th of `parts` disjoint parts of a source, by a hash of the key.
 
-    A key stays in its part whatever else is added to the source, moved or shuffled.
+    A key stays in its part whatever else is added to the source, moved or shuffled, and whatever the source is called: the
+    parts of one set of shards under two names, such as "train" and "val", do not overlap.
     """
 
     part: int
@@ -30,10 +31,9 @@ class Split:
         if not 0 <= self.part < self.parts:
             raise ValueError(f"`part` must be in [0, {self.parts}); got {self.part}")
 
-    def __call__(self, source: str, keys: Sequence[str]) -> Iterator[bool]:
+    def __call__(self, keys: Sequence[str]) -> Iterator[bool]:
         """Yield for each key whether it is in this part."""
-        key = fold(Purpose.SPLIT, text_id(source))
-        hashes: UInt64 = draws(key, [text_id(one) for one in keys])
+        hashes: UInt64 = draws(fold(Purpose.SPLIT), [text_id(one) for one in keys])
         return (int(one) % self.parts == self.part for one in hashes)
 
 
@@ -46,7 +46,7 @@ def split(part: int, parts: int) -> Split:
 
     >>> train, val = split(0, 2), split(1, 2)
     >>> keys = ["a", "b", "c", "d"]
-    >>> [one != other for one, other in zip(train("coco", keys), val("coco", keys))]
+    >>> [one != other for one, other in zip(train(keys), val(keys))]
     [True, True, True, True]
     """
     return Split(part, parts)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -87,25 +88,32 @@ class Track:
     def substitutes(self, spot: Spot, rank: int, place: int) -> Iterator[tuple[int, int]]:
         """Yield (shard, row) of samples that may stand in for the one at a place, of the same source.
 
-        They come from the runs of the same rank, the nearest window first, then from the remainder of the pass. A place
-        takes only samples whose hash falls on it, and samples on cuts are left out, so that no two consumers can choose the
-        same one, and none is in the global batch.
+        They come from the runs of the same rank, the nearest window first, then from the remainder of the pass. Samples on
+        cuts are left out, and the places that choose from the same samples take turns along one order of them: so no two
+        choose the same one, none is in the global batch, and no place finds fewer than another because of its hash.
         """
         batch = self.batch(spot, rank)
         source = int(batch.source[place])
         key = fold(self._setup.key, Purpose.SUBSTITUTE, self._setup.epoch, *spot)
-        seen = set(self._laid.samples(batch).tolist())
-        for pool, slots, slot in self._pools(spot, rank, source):
+        rivals = np.flatnonzero(batch.source == source)
+        in_runs = self._in_turn(self._pools(spot, rank), source, key, seen=set(self._laid.samples(batch).tolist()))
+        yield from islice(in_runs, int(np.searchsorted(rivals, place)), None, len(rivals))
+        runs, _ = self._laid.runs(spot.segment)
+        left_over = self._in_turn([self._laid.remainder(source, spot.segment)], source, key, seen=set())
+        yield from islice(left_over, rank * runs.batch_size + place, None, runs.world_size * runs.batch_size)
+
+    def _in_turn(self, pools: Iterable[Places], source: int, key: int, *, seen: set[int]) -> Iterator[tuple[int, int]]:
+        """Yield (shard, row) of the samples of a source that were not seen, each once, pool after pool."""
+        for pool in pools:
             samples = self._laid.samples(pool)
-            hashes = draws(key, samples)
-            for at in np.argsort(hashes, kind="stable").tolist():
+            for at in np.argsort(draws(key, samples), kind="stable").tolist():
                 sample = int(samples[at])
-                if int(hashes[at]) % slots == slot + place and pool.source[at] == source and sample not in seen:
+                if pool.source[at] == source and sample not in seen:
                     seen.add(sample)
                     yield int(pool.shard[at]), int(pool.row[at])
 
-    def _pools(self, spot: Spot, rank: int, source: int) -> Iterator[tuple[Places, int, int]]:
-        """Yield samples that no other rank has at a step, with the number of slots that share them and the first of ours."""
+    def _pools(self, spot: Spot, rank: int) -> Iterator[Places]:
+        """Yield samples that no other rank has at a step, window after window."""
         runs, _ = self._laid.runs(spot.segment)
         for turn in range(runs.num_lanes):
             run = Run(spot.segment, (spot.lane + turn) % runs.num_lanes, rank)
@@ -113,9 +121,7 @@ class Track:
                 is_own = turn == 0 and first <= spot.batch < last
                 window = self._window(spot, rank)[1] if is_own else self._deal(run, first, last)
                 alone = ~np.isin(self._laid.samples(window), np.concatenate(self._laid.shared(run)))
-                yield Places(*(column[alone] for column in window)), runs.batch_size, 0
-        slots = runs.world_size * runs.batch_size
-        yield self._laid.remainder(source, spot.segment), slots, rank * runs.batch_size
+                yield Places(*(column[alone] for column in window))
 
     def _windows_from(self, runs: Runs, lane: int, batch: int) -> Iterator[tuple[int, int]]:
         """Yield the windows of a lane, from the one that holds a batch round to the one before it."""

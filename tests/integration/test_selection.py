@@ -99,6 +99,11 @@ def test_parts_of_a_split_hold_every_sample_once(source: Source) -> None:
     assert sorted(key for part in parts for key in part) == keys_of("a", 50)
 
 
+def test_parts_of_a_split_do_not_overlap_under_two_names(source: Source) -> None:
+    train, val = replace(source, name="train"), replace(source, name="val")
+    assert sorted(given(train, equitar.split(0, 2)) + given(val, equitar.split(1, 2))) == keys_of("a", 50)
+
+
 def test_parts_of_a_split_are_none_of_them_empty(source: Source) -> None:
     assert all(given(source, equitar.split(part, 3)) for part in range(3))
 
