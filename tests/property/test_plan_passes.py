@@ -26,9 +26,13 @@ def short_cases(draw: DrawFn, kind: Kind) -> Case:
     """Draw a case whose epochs are mostly shorter than a pass of its sources."""
     case = draw(legal_cases(kind))
     names = "abc"[: draw(st.integers(1, 3))]
-    large = tuple(draw(stocks(name, rows=(80, 300))) for name in names)
+    kinds = ["once", "halves", "selection", "selected repeats"]
+    large = tuple(draw(stocks(name, kinds=kinds, rows=(60, 200))) for name in names)
+    batch_size, world_size = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    part = draw(st.floats(0.3, 0.95))  # of a pass in an epoch
+    steps = max(1, int(part * sum(stock.copies for stock in large) / batch_size / world_size))
     small = replace(
-        case, stocks=large, weights=None, batch_size=draw(st.integers(1, 4)), steps=draw(st.integers(6, 40))
+        case, stocks=large, weights=None, batch_size=batch_size, world_size=world_size, steps=min(steps, 120)
     )
     return made_legal(small) or case
 
