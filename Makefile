@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench clean
+.PHONY: help demo test check format bench fuzz clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ demo: $(STAMP)  ## write demo shards, index them, stream both kinds of epoch
 # Two workers: the suite waits on child processes and files often enough that a second one pays, even on two cores.
 test: $(STAMP)  ## run all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+
+fuzz: $(STAMP)  ## put 200,000 mutated tars and sidecars through builder and readers
+	PYTHONPATH=tests $(BIN)/python tests/fuzz/fuzz_tars.py
 
 check: $(STAMP)  ## lint, formatting and types
 	$(BIN)/ruff check

@@ -18,6 +18,7 @@ PAX_GLOBAL = b"g"
 LONG_NAME = b"L"
 LONG_LINK = b"K"
 EXTENDED = frozenset({PAX, b"X", PAX_GLOBAL, LONG_NAME, LONG_LINK})  # X is how Solaris wrote x before POSIX
+MAX_SILENT = 16  # different PAX headers before mere times in a tar; they differ by the number of digits only
 MAX_EXTENDED = 1 << 24  # bytes; PAX records and long names are far shorter, so more is damage
 
 _ADLER_BASE = 65521
@@ -138,7 +139,7 @@ class Extended:
         self.unused = kind != PAX_GLOBAL
         if kind == LONG_NAME:
             self._next.setdefault(b"path", body.partition(b"\0")[0])
-        elif kind != LONG_LINK and says_something(body):
+        elif kind != LONG_LINK:
             (self._lasting if kind == PAX_GLOBAL else self._next).update(pax_records(body))
         self.pending = self.unused or bool(self._lasting)
 

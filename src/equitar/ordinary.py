@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equitar.forward import GZIP_MAGIC
-from equitar.headers import BLOCK, PAX, ZEROS, HeaderError, parse_header, says_something
+from equitar.headers import BLOCK, MAX_SILENT, PAX, ZEROS, HeaderError, parse_header, pax_records, says_something
 from equitar.mix64 import Int64
 
 _NEAR = 1 << 13  # bytes that are cheaper to read than to step over
@@ -24,7 +24,6 @@ _BATCH = 1 << 13  # headers held at once: 8 MB with what lies before them
 _FILE, _FOLDER = ord("0"), ord("5")
 _OCTAL = 8 ** np.arange(6)[::-1]  # (6,), what the digits of a checksum stand for
 _TIME = 128  # bytes of a PAX body that holds a time, and then some
-_MAX_PAX = 16  # different PAX headers before times; they differ by the number of digits only
 
 Pread = Callable[[int, int], bytes]
 
@@ -116,7 +115,7 @@ class Headers:
         self._pread = pread
         first = pread(BLOCK, 0)
         self._pax: tuple[bytes, ...] = (
-            first if _is_time(first) else b"",
+            first if self._is_time(first, 0) else b"",
         )  # what each header comes after; later also other spellings
 
     def found(self, limit: int) -> bool:
@@ -124,10 +123,10 @@ class Headers:
         self.blocks, self.sizes = [], []
         while True:
             self._follow(limit)
-            if len(self.blocks) == limit or not self._pax[0] or len(self._pax) == _MAX_PAX:
+            if len(self.blocks) == limit or not self._pax[0] or len(self._pax) == MAX_SILENT:
                 break
             block = self._pread(BLOCK, self.at)
-            if not _is_time(block) or block in self._pax:
+            if block in self._pax or not self._is_time(block, self.at):
                 break
             self._pax += (block,)
         return bool(self.blocks)
@@ -149,6 +148,8 @@ class Headers:
                 reach = min(2 * reach, _FAR) if begin - len(window) < _NEAR else _NEAR
                 window, start, begin = self._pread(reach, at), at, 0
                 last = len(window) - unit
+                if last < 0:
+                    break
             if not window.startswith(pax, begin):
                 break
             block = window[begin + skip : begin + unit]
@@ -163,11 +164,13 @@ class Headers:
             sizes.append(size)
         self.at = at
 
-
-def _is_time(block: bytes) -> bool:
-    """Return whether a block is the header of a short PAX body, for the next member alone."""
-    try:
-        _, size, kind = parse_header(block)
-    except HeaderError:
-        return False
-    return kind == PAX and 0 < size <= BLOCK
+    def _is_time(self, block: bytes, at: int) -> bool:
+        """Return whether a block at a position is the header of a short PAX body for the next member alone, and intact."""
+        try:
+            _, size, kind = parse_header(block)
+            if kind != PAX or not 0 < size <= BLOCK:
+                return False
+            pax_records(self._pread(size, at + BLOCK))
+        except HeaderError:
+            return False
+        return True

@@ -16,6 +16,7 @@ from equitar.headers import (
     BLOCK,
     EXTENDED,
     MAX_EXTENDED,
+    MAX_SILENT,
     PAX,
     REGULAR,
     WITHOUT_DATA,
@@ -126,7 +127,7 @@ class Walk(Iterator[Member]):
             raw_name, size, kind = parse_header(block)
             begin = at + BLOCK
             if kind in EXTENDED:
-                if kind == PAX and 0 < size <= BLOCK and len(silent) < 4:
+                if kind == PAX and 0 < size <= BLOCK and len(silent) < MAX_SILENT:
                     silent += (block,)
                 extended.add(kind, self._body(begin, size))
                 at = begin + (size + 511 & -512)
@@ -152,6 +153,10 @@ class Walk(Iterator[Member]):
         body = self._bytes.take(begin, padded)
         if len(body) < padded:
             raise HeaderError(f"an extended header declares {size} bytes but {len(body)} are left with their padding")
+        if size % BLOCK and body[size] and body[size - 1]:
+            raise HeaderError(
+                f"an extended header declares {size} bytes but its text goes on with {body[size : size + 40]!r}"
+            )
         return body[:size]
 
     def _cut(self, name: bytes, begin: int, size: int) -> HeaderError:

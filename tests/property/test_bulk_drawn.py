@@ -20,7 +20,7 @@ from equitar.ordinary import ordinary_members
 from equitar.outside import Vocabulary, encoded
 from equitar.shard_index import _single_ids
 from equitar.tar import MemberTable, member_table, read_table, walk, wants_fields
-from odd_tars import BLOCK, END, GNU, USTAR, base256, folder, member, pax
+from odd_tars import BLOCK, END, GNU, USTAR, base256, folder, member, padded, pax
 
 Seen = tuple[object, ...] | str
 
@@ -99,6 +99,8 @@ def _is_ordinary(raw: bytes) -> bool:
 @example(b"".join(pax({"mtime": "1.5"}) + member(f"{key}.jpg", b"1") for key in "ab") + END, None)
 @example(pax({"mtime": "1.5"}) + member("a.jpg/", b"1") + pax({"mtime": "1.5"}) + member("b.jpg/", b"1") + END, None)
 @example(member("a.jpg", b"1") + member("b.jpg", b"2") + END, ("jpg",))
+@example(member("a.jpg", b"1") + member("b.jpg", b"2")[:300], ())
+@example(pax({"mtime": "1.5"})[:512] + padded(b"13 mtime=1") + member("a.jpg", b"1") + END, ())
 def test_read_in_bulk_a_shard_gives_the_table_or_the_error_of_the_walk(raw: bytes, fields: tuple[str, ...] | None) -> None:  # fmt: skip
     _check(raw, fields)
 
