@@ -28,11 +28,11 @@ from pathlib import Path
 
 import numpy as np
 import webdataset as wds
-from tars import write_tars
 
 import equitar
 from equitar.catalog import Catalog, catalog_of
 from equitar.reader import Reader
+from tars import write_tars
 
 SIZES = {"4 KB": 4096, "60 KB": 61440}
 
