@@ -19,7 +19,7 @@ import numpy as np
 
 from equitar.errors import ShardError, SourceError
 from equitar.forward import GZIP_MAGIC
-from equitar.grouping import RESERVED, Rows
+from equitar.grouping import RESERVED, Rows, split_name
 from equitar.ordinary import Found, Headers, Pread, checked
 from equitar.redact import shown
 from equitar.sources import Sample
@@ -152,16 +152,22 @@ def _walked(file: BinaryIO, size: int, url: str, given: int) -> Iterator[Sample]
     rows = Rows(where)
     members = walk(file, size=size, where=where, want=lambda _: True)
     keys: list[str] = []
-    for member in members:
-        num_fields = len(rows.fields)
-        rows.add_all((member,))
-        if len(rows.fields) > num_fields:
-            rows.check_fields()
-        if len(rows.starts) > len(keys):
-            keys.append(next(reversed(rows.row_of)))
-            rows.check_key(keys[-1])
-            if len(keys) - 1 > given:
-                yield _sample(rows, keys, len(keys) - 2, url)
+    try:
+        for member in members:
+            num_fields = len(rows.fields)
+            rows.add_all((member,))
+            if len(rows.fields) > num_fields:
+                rows.check_fields()
+            if len(rows.starts) > len(keys):
+                keys.append(next(reversed(rows.row_of)))
+                rows.check_key(keys[-1])
+                if len(keys) - 1 > given:
+                    yield _sample(rows, keys, len(keys) - 2, url)
+    except ShardError:
+        after = split_name(members.cut) if members.cut is not None else None
+        if after is not None and len(keys) > given and after[0] not in rows.row_of:  # the sample before it is complete
+            yield _sample(rows, keys, len(keys) - 1, url)
+        raise
     if not members.has_end_mark:
         rows.check_last()
     if len(keys) > given:

@@ -66,6 +66,7 @@ class Walk(Iterator[Member]):
 
     Attributes:
         sliceable: Whether data can be read from the file at a member's offset; False in a compressed shard.
+        cut: Name of the member within whose data the tar ended too soon, None if it did not.
         has_end_mark: Whether the zero blocks that end a tar were there (else it ended cleanly after a member); None until
             the walk is over.
     """
@@ -75,6 +76,7 @@ class Walk(Iterator[Member]):
         if not first:
             raise ShardError(f"{where} is empty (0 bytes) but a shard must be a tar; {_MEND}")
         self.sliceable = first[:2] != GZIP_MAGIC
+        self.cut: str | None = None
         self.has_end_mark: bool | None = None
         self._where = where
         self._want = want
@@ -161,6 +163,7 @@ class Walk(Iterator[Member]):
 
     def _cut(self, name: bytes, begin: int, size: int) -> HeaderError:
         """Return the error of a member that reaches beyond the end."""
+        self.cut = name.decode("utf-8", "surrogateescape")
         left = "fewer" if self._length is None else str(max(0, self._length - begin))
         return HeaderError(
             f"member {name!r} declares {size} bytes from byte {begin} but {left} are left with the padding"
