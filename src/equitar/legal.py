@@ -44,7 +44,7 @@ def check_debiased(
         supplies: The sources, sorted.
         shape: The numbers of the plan.
         parts_at: Gives the stretches of the schedule at a size of the global batch.
-        by_size: Whether every source gives just what it has.
+        by_size: Whether every source must have a global batch: it gives just what it has, or is drawn by size.
     """
 
     def complaint(batch_size: int) -> str | None:
@@ -66,7 +66,12 @@ def check_debiased(
 
 
 def check_mixed(
-    supplies: Sequence[Supply], shape: Shape, quota_at: Callable[[int], Sequence[int]], *, by_size: bool
+    supplies: Sequence[Supply],
+    shape: Shape,
+    quota_at: Callable[[int], Sequence[int]],
+    *,
+    by_size: bool,
+    is_drawn: bool,
 ) -> None:
     """Raise PlanError if a mixed plan would break a promise.
 
@@ -74,7 +79,8 @@ def check_mixed(
         supplies: The sources, sorted.
         shape: The numbers of the plan.
         quota_at: Gives the copies of each source in an epoch at a size of the global batch.
-        by_size: Whether every source gives just what it has.
+        by_size: Whether every source gives just what it has, or is drawn by size.
+        is_drawn: Whether quotas are drawn: then each source must be able to give whole epochs, or the next draw may not fit.
     """
 
     def complaint(batch_size: int) -> str | None:
@@ -87,6 +93,9 @@ def check_mixed(
         for supply, quota, most in zip(supplies, quotas, most_of(supplies, quotas, in_pass), strict=True):
             if not supply.total and (quota or by_size):
                 return f"source {supply.name!r} has no samples; leave it out or give it weight 0"
+            if is_drawn and supply.copies < world.global_batch:
+                needed = f"one global batch needs {world.global_batch}{_of(world)}"
+                return f"source {supply.name!r} has {supply.copies} samples but {needed}"
             if most > steps:
                 return (
                     f"source {supply.name!r} has up to {most} copies of a sample but {steps} global batches{_of(world)}"
@@ -100,7 +109,7 @@ def _complaint(supply: Supply, quota: int, most: int, world: Shape, *, is_wanted
     """Return what is wrong with one source of a debiased plan."""
     if not supply.total and (by_size or is_wanted):
         return f"source {supply.name!r} has no samples; leave it out or give it weight 0"
-    if not quota and by_size:
+    if by_size and supply.copies < world.global_batch:
         kind = "samples" if supply.largest <= ONE else "copies"
         needed = f"one global batch needs {world.global_batch}{_of(world)}"
         return f"source {supply.name!r} has {supply.copies} {kind} but {needed}"

@@ -30,7 +30,7 @@ from equitar.laid import Places
 from equitar.legal import check_debiased, check_mixed, checked_supplies
 from equitar.line import Supply
 from equitar.mix64 import Int64, fold
-from equitar.passes import Place, Walk
+from equitar.passes import Place
 from equitar.quota import Sharing, Stretch, largest_remainder, stretches
 from equitar.repeat import ONE
 from equitar.shape import Shape, SourceAccount
@@ -113,7 +113,8 @@ def debiased_plan(
     def parts_at(global_batch: int) -> list[Stretch]:
         return stretches(supplies, sharing, global_batch=global_batch, key=fold(shape.seed, shape.epoch))
 
-    check_debiased(supplies, shape, parts_at, by_size=weights is None and steps is None)
+    by_size = isinstance(weights, ZeroVL) or (weights is None and steps is None)
+    check_debiased(supplies, shape, parts_at, by_size=by_size)
     parts = parts_at(shape.global_batch)
     quotas = Quotas(
         parts=parts,
@@ -131,7 +132,7 @@ def shape_for(weights: Weights | Changes | None, supplies: Sequence[Supply], sha
     repeated = [supply.name for supply in supplies if supply.largest > ONE]
     if repeated:
         raise PlanError(f"`weights=ZeroVL()` is without repeats; source {repeated[0]!r} has some")
-    return replace(shape, walk=Walk(fresh=True))
+    return replace(shape, walk=replace(shape.walk, fresh=True))
 
 
 def mixed_plan(
@@ -166,6 +167,7 @@ def mixed_plan(
         sharing = Sharing(weights=weights, steps=total, left_out=(), max_passes=max_passes)
         return list(stretches(supplies, sharing, global_batch=1, key=fold(shape.seed, shape.epoch))[0].quotas)
 
-    check_mixed(supplies, shape, quota_at, by_size=weights is None)
+    is_drawn = isinstance(weights, ZeroVL)
+    check_mixed(supplies, shape, quota_at, by_size=weights is None or is_drawn, is_drawn=is_drawn)
     quotas = Quotas(parts=None, copies=quota_at(shape.global_batch), in_pass=in_pass, num_worlds=1)
     return StepPlan(supplies, shape, quotas, f"mixed {weights!r} {steps} {max_passes}")
