@@ -47,15 +47,29 @@ class HeldPlan:
         return self._plan.places_at(-(-step // self._hold))
 
     def share(self, step: int, rank: int, world_size: int) -> tuple[int, int]:
-        """Return the slots of a rank at a step: its part of its share of the held batch."""
-        first, last = self._plan.share(step // self._hold, rank, world_size)
-        each, part = (last - first) // self._hold, step % self._hold
-        return first + part * each, first + (part + 1) * each
+        """Return the slots [first, last) that a rank reads at a step."""
+        each = self.global_batch // world_size
+        return rank * each, (rank + 1) * each
 
     def places(self, step: int, first: int, last: int) -> Places:
-        """Return what lies in slots [first, last) of the held batch of a step."""
-        return self._plan.places(step // self._hold, first, last)
+        """Return what lies in slots [first, last) of a step."""
+        found = [self._plan.places(step // self._hold, *span) for span in self._spans(step, first, last)]
+        return found[0] if len(found) == 1 else Places(*map(np.concatenate, zip(*found, strict=True)))
 
     def substitutes(self, step: int, slot: int) -> Iterator[tuple[int, int]]:
         """Yield (shard, row) of samples of the same source that may stand in for a dropped one."""
-        return self._plan.substitutes(step // self._hold, slot)
+        ((held, _),) = self._spans(step, slot, slot + 1)
+        return self._plan.substitutes(step // self._hold, held)
+
+    def _spans(self, step: int, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Yield the slots of the held batch that are slots [first, last) of a step, rank by rank of those it was made for.
+
+        So a step holds the same samples whatever the number of ranks that read it.
+        """
+        each = self.shape.batch_size
+        while first < last:
+            rank, place = divmod(first, each)
+            stop = min(last, (rank + 1) * each)
+            begin = (rank * self._hold + step % self._hold) * each + place
+            yield begin, begin + stop - first
+            first = stop
