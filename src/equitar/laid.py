@@ -133,7 +133,7 @@ class Laid:
             most=max(1, *self._most),
             taken=self._taken,
             begin=[
-                setup.walk.begin(supply.name, whole, unit)
+                setup.walk.begin(supply.name, supply.copies, whole, unit)
                 for supply, whole in zip(setup.supplies, setup.in_pass, strict=True)
             ],
         )
@@ -144,11 +144,12 @@ class Laid:
         before, now = self._taken(self.segments[segment].start), self._taken(turns)
         result = []
         for source, part in enumerate(self.segments[segment].parts):
-            name, whole = self._setup.supplies[source].name, self._setup.in_pass[source]
+            supply, whole = self._setup.supplies[source], self._setup.in_pass[source]
             if self._setup.quota[source] >= whole or self._setup.walk.fresh:  # it begins a pass with each epoch
-                result.append(Place(name, part.pass_number + (turns > 0), 0, whole))
+                result.append(Place(supply.name, part.pass_number + (turns > 0), 0, supply.copies))
             else:
-                result.append(Place(name, part.pass_number, part.first + now[source] - before[source], whole))
+                at = part.first + now[source] - before[source]
+                result.append(Place(supply.name, part.pass_number, at, supply.copies))
         return result
 
     def _taken(self, turns: int) -> list[int]:

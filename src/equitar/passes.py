@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """Where a source stands in its row of passes: `at` of the `in_pass` copies of a pass are gone through."""
+    """Where a source stands in its row of passes: `at` of the `copies` of a pass are gone through."""
 
     source: str
     pass_number: int
     at: int
-    in_pass: int
+    copies: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +42,18 @@ class Walk:
     epoch: int = 0
     places: tuple[Place, ...] = ()
 
-    def begin(self, source: str, in_pass: int, unit: int) -> tuple[int, int]:
+    def begin(self, source: str, copies: int, in_pass: int, unit: int) -> tuple[int, int]:
         """Return pass and copies of it gone through, for a pass that may hold another number of copies now.
 
         Args:
             source: Name of the source.
-            in_pass: Copies in a pass now.
-            unit: Copies of which a whole number must be gone through.
+            copies: Copies of a pass now.
+            in_pass: Those of them that the pass gives.
+            unit: Copies of which a whole number must be gone through: rounded up, so that none comes twice.
         """
         for place in self.places:
             if place.source == source:
-                at = -(-place.at * in_pass // max(1, place.in_pass) // unit) * unit
+                at = -(-place.at * copies // max(1, place.copies) // unit) * unit
                 return place.pass_number, min(at, in_pass)
         return 0, 0
 

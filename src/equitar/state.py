@@ -118,7 +118,7 @@ def check_state(state: State, now: State) -> None:
 
 
 def _plain(places: Iterable[Place]) -> list[tuple[str, int, int, int]]:
-    return [(place.source, place.pass_number, place.at, place.in_pass) for place in places]
+    return [(place.source, place.pass_number, place.at, place.copies) for place in places]
 
 
 def _shards_of(supply: Supply) -> str:

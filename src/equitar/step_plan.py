@@ -75,15 +75,12 @@ class StepPlan:
         return schedule.sources() if isinstance(schedule, Shuffled) else None
 
     def places_at(self, step: int) -> tuple[Place, ...]:
-        """Return where each source stands in its passes before a step."""
+        """Return where each source stands in its passes before a step, with those that have no turn in this epoch."""
         schedule, tracks = self._world(0)
-        turns = schedule.turns_before(step)
-        return tuple(
-            place
-            for track, gone in zip(tracks, turns, strict=True)
-            if track is not None
-            for place in track.places_after(gone)
-        )
+        turns = zip(tracks, schedule.turns_before(step), strict=True)
+        found = [place for track, gone in turns if track is not None for place in track.places_after(gone)]
+        named = {place.source for place in found}
+        return (*found, *(place for place in self.shape.walk.places if place.source not in named))
 
     def share(self, step: int, rank: int, world_size: int) -> tuple[int, int]:
         """Return the slots [first, last) that a rank reads at a step."""
