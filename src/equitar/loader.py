@@ -233,20 +233,30 @@ class Loader(DataLoader[Any]):
         Raises:
             PlanError: If the state is of another version; or, within an epoch, of another plan: it says what differs.
         """
-        batches = self._batches
+        before = self._batches.walk
+        try:
+            position = self._position_from(state, restart=restart)
+        except PlanError:
+            self._batches.go_along(before)
+            raise
         self._restart_workers()
+        self._position, self._under_way = position, None
+
+    def _position_from(self, state: State, *, restart: bool) -> Position:
+        """Take the walk of a state, or of a run that goes on from it, and return where it begins."""
+        batches = self._batches
         position = batches.walk_from(state)
         is_within = position.step > 0 and not restart
         changed = [] if is_within else self._changed(state, position)
         if is_within or not (changed or restart):
             plan = batches.plan_at(position, self.num_workers)
             check_state(state, state_of(batches.order, plan, position))
-        else:
-            batches.walk, epoch = walk_on(state)
-            position = Position(epoch, 0, 0, 0)
-            for difference in changed:
-                logger.warning("epoch %d goes on from a state with a difference: %s", epoch, difference)
-        self._position, self._under_way = position, None
+            return position
+        walk, epoch = walk_on(state)
+        batches.go_along(walk)
+        for difference in changed:
+            logger.warning("epoch %d goes on from a state with a difference: %s", epoch, difference)
+        return Position(epoch, 0, 0, 0)
 
     def _changed(self, state: State, position: Position) -> list[str]:
         """Return in words what is another than in the run of a state, apart from ranks and workers."""

@@ -125,8 +125,13 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
 
     def walk_from(self, state: State) -> Position:
         """Take over from a state how its epochs go along the passes, and return its position."""
-        self.walk, self._made = walk_in(state), None
-        return position_in(state)
+        position = position_in(state)
+        self.go_along(walk_in(state))
+        return position
+
+    def go_along(self, walk: Walk) -> None:
+        """Go along the passes by a walk: the plan of the latest epoch is forgotten."""
+        self.walk, self._made = walk, None
 
     def sources(self, epoch: int) -> list[str] | None:
         """Return the name of the source of every step of an epoch on this rank, or None where batches are mixed."""
