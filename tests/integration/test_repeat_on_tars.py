@@ -45,7 +45,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[equitar.Source]:
     return [write_boxes(folder, name, seed) for seed, name in enumerate(("coco", "lvis"))]
 
 
-@pytest.mark.parametrize("how", HOWS, ids=str)
+@pytest.mark.parametrize("how", HOWS, ids=range(len(HOWS)))
 def test_tars_and_indexed_datasets_get_the_same_factors(sources: list[equitar.Source], how: RepeatFactor) -> None:
     supplies = supplies_of(catalog_of(sources), how)
     indexed = factors_by_labels({source.name: labels_from_sidecars(source) for source in sources}, how)
