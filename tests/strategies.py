@@ -19,7 +19,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 import oracle
 from equitar.line import Supply
-from equitar.plan import Agree, Short, debiased_plan, mixed_plan
+from equitar.plan import Agree, Plan, Short, debiased_plan, mixed_plan
 from equitar.repeat import ONE, Rounding
 from equitar.shape import Shape
 from equitar.step_plan import StepPlan
@@ -217,7 +217,7 @@ def emitted(plan: StepPlan, case: Case, steps: Iterable[int] | None = None) -> l
     return [read(plan, step, 0, case.global_batch) for step in (range(plan.num_steps) if steps is None else steps)]
 
 
-def read(plan: StepPlan, step: int, first: int, last: int) -> list[Item]:
+def read(plan: Plan, step: int, first: int, last: int) -> list[Item]:
     """Return what lies in slots [first, last) of a step."""
     source, shard, row, copy = (column.tolist() for column in plan.places(step, first, last))
     names = [plan.names[one] for one in source]
