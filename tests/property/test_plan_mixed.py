@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import oracle
 from equitar.errors import PlanError
 from equitar.laid import Laid
-from equitar.plan import StepPlan
 from equitar.repeat import ONE
+from equitar.step_plan import StepPlan
 from equitar.weights import Passes, Temperature
 from equitar.window import window_of
 from strategies import Case, Item, Stock, by_rank, cases, drawn, emitted, legal_cases, read

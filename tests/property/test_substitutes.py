@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
-from equitar.plan import StepPlan
+from equitar.step_plan import StepPlan
 from strategies import Case, Item, Kind, drawn, emitted, legal_cases, made_legal, read, stocks
 
 EPOCHS = st.integers(0, 6)
