@@ -35,6 +35,8 @@ format: $(STAMP)  ## apply the formatter and the safe fixes
 
 bench: $(STAMP)  ## measure samples/s beside plain webdataset
 	$(BIN)/python benchmarks/bench_read.py
+	$(BIN)/python benchmarks/bench_loader.py
+	$(BIN)/python benchmarks/bench_index.py
 
 clean:  ## remove the virtual environment and all that was generated
 	rm -rf $(VENV) demo_out benchmarks/out build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
