@@ -131,12 +131,21 @@ class Extended:
     def __init__(self) -> None:
         self.pending = False
         self.unused = False
+        self._kinds: set[bytes] = set()  # of extended headers that wait for their member
         self._next: dict[bytes, bytes] = {}
         self._lasting: dict[bytes, bytes] = {}
 
-    def add(self, kind: bytes, body: bytes) -> None:
-        """Take up the body of an extended header."""
-        self.unused = kind != PAX_GLOBAL
+    def add(self, kind: bytes, body: bytes, *, after_time: bool) -> None:
+        """Take up the body of an extended header; one that holds but a time may come just before it."""
+        if after_time:
+            self._kinds.add(PAX)
+        if kind in self._kinds:
+            raise HeaderError(
+                "two extended headers of one kind follow each other, so the member of the first is missing"
+            )
+        if kind != PAX_GLOBAL:
+            self._kinds.add(kind)
+        self.unused = bool(self._kinds)
         if kind == LONG_NAME:
             self._next.setdefault(b"path", body.partition(b"\0")[0])
         elif kind != LONG_LINK:
@@ -147,6 +156,7 @@ class Extended:
         """Return name and size of the member that follows, and forget what was said of it alone."""
         said = self._lasting | self._next
         self._next = {}
+        self._kinds.clear()
         self.unused, self.pending = False, bool(self._lasting)
         if any(keyword.startswith(b"GNU.sparse") for keyword in said):
             raise HeaderError(f"member {name!r} is a sparse file, which holds other bytes than it stands for")

@@ -20,6 +20,7 @@ from equitar.mix64 import Int64
 
 _NEAR = 1 << 13  # bytes that are cheaper to read than to step over
 _FAR = 1 << 16
+FIRST = 32  # bytes of data taken with a header if asked for; labels are shorter
 _BATCH = 1 << 13  # headers held at once: 8 MB with what lies before them
 _FILE, _FOLDER = ord("0"), ord("5")
 _OCTAL = 8 ** np.arange(6)[::-1]  # (6,), what the digits of a checksum stand for
@@ -35,44 +36,50 @@ class Found(NamedTuple):
         names: Their names.
         offset: Where the data of each begin, (members,), bytes.
         size: Length of the data of each, (members,), bytes.
+        first: The first bytes of the data of each, if they were asked for: a label read with the header costs nothing.
     """
 
     names: list[str]
     offset: Int64
     size: Int64
+    first: list[bytes]
 
 
-def ordinary_members(pread: Pread, length: int) -> Found | None:
+def ordinary_members(pread: Pread, length: int, *, with_first: bool = False) -> Found | None:
     """Return the members of a shard if it is an ordinary one, else None.
 
     Args:
         pread: Gives up to so many bytes from a position; fewer only at the end.
         length: Length of the shard in bytes.
+        with_first: Whether to give the first `FIRST` bytes of the data of each.
     """
     names: list[str] = []
+    first: list[bytes] = []
     offsets, sizes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    headers = Headers(pread)
+    headers = Headers(pread, FIRST if with_first else 0)
     while headers.found(_BATCH):
         found = checked(headers)
         if found is None:
             return None
         names += found.names
+        first += found.first
         offsets.append(found.offset)
         sizes.append(found.size)
     if not headers.end_well(length):
         return None
-    return Found(names, np.concatenate(offsets), np.concatenate(sizes))
+    return Found(names, np.concatenate(offsets), np.concatenate(sizes), first)
 
 
 def checked(headers: Headers) -> Found | None:
     """Return the members that headers stand for, None if any of them is damaged or out of the ordinary."""
     blocks = headers.blocks
     raw = b"".join(blocks)
-    first = len(blocks[0]) - BLOCK  # of a header in its blocks
-    lines = np.frombuffer(raw, np.uint8).reshape(len(blocks), -1)  # (headers, 512 or 1024)
+    after = headers.after
+    first = len(blocks[0]) - BLOCK - after  # of a header in its blocks
+    lines = np.frombuffer(raw, np.uint8).reshape(len(blocks), -1)  # (headers, 512 or 1024, and what is after)
     if first and (lines[:, _TIME:BLOCK].any() or says_something(b"".join(_texts(lines, _TIME)))):
         return None
-    block = lines[:, first:]  # (headers, 512)
+    block = lines[:, first : first + BLOCK]  # (headers, 512)
     digit = block[:, 148:154] - np.uint8(ord("0"))  # (headers, 6); above 7 where there is none
     counted = block.sum(1, np.uint32) - block[:, 148:156].sum(1, np.uint32) + 8 * ord(" ")
     is_whole = digit.max() < 8 and (counted == digit @ _OCTAL).all()
@@ -88,9 +95,11 @@ def checked(headers: Headers) -> Found | None:
     room = size + 511 & -512
     steps = np.cumsum(room + (3 * BLOCK if first else BLOCK))  # from the first header to the end of each member
     offset = headers.at - steps[-1] + steps - room
+    data = [one[-after:] for one in blocks] if after else []
     if is_file.all():
-        return Found(names, offset, size)
-    return Found(list(compress(names, is_file.tolist())), offset[is_file], size[is_file])
+        return Found(names, offset, size, data)
+    kept = is_file.tolist()
+    return Found(list(compress(names, kept)), offset[is_file], size[is_file], list(compress(data, kept)))
 
 
 def _texts(lines: NDArray[np.uint8], width: int) -> list[bytes]:
@@ -106,9 +115,11 @@ class Headers:
         at: Where the next header would be.
         blocks: The headers found last, each with the body of the PAX header before it if there are such.
         sizes: Length of the data of each.
+        after: How many bytes behind each header are with it.
     """
 
-    def __init__(self, pread: Pread) -> None:
+    def __init__(self, pread: Pread, after: int = 0) -> None:
+        self.after = after
         self.at = 0
         self.blocks: list[bytes] = []
         self.sizes: list[int] = []
@@ -141,20 +152,22 @@ class Headers:
         blocks, sizes, pax, at = self.blocks, self.sizes, self._pax, self.at
         skip = len(pax[0])
         unit = 3 * BLOCK if skip else BLOCK
+        end = unit + self.after
+        number = slice(skip + 124, skip + 135)  # of a block, where the size is
         window, start, last, reach = b"", at, -1, _NEAR  # `last` is where a header may begin in the window
         for _ in range(limit - len(blocks)):
             begin = at - start
             if begin > last:
                 reach = min(2 * reach, _FAR) if begin - len(window) < _NEAR else _NEAR
                 window, start, begin = self._pread(reach, at), at, 0
-                last = len(window) - unit
+                last = len(window) - end
                 if last < 0:
                     break
             if not window.startswith(pax, begin):
                 break
-            block = window[begin + skip : begin + unit]
+            block = window[begin + skip : begin + end]
             try:
-                size = int(block[-388:-377], 8)
+                size = int(block[number], 8)
             except ValueError:  # zeros, if not damage
                 break
             if size < 0:

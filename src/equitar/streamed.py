@@ -75,7 +75,7 @@ def _in_batches(file: int, size: int, url: str) -> Generator[Sample, None, int |
         return 0
     headers = Headers(pread)
     seen: set[str] = set()
-    held = Found([], np.zeros(0, np.int64), np.zeros(0, np.int64))  # of the last sample, which may not be complete
+    held = Found([], np.zeros(0, np.int64), np.zeros(0, np.int64), [])  # of the last sample, which may not be complete
     while True:
         has_more = headers.found(_BATCH)
         found = checked(headers) if has_more else held if headers.end_well(size) else None
@@ -98,6 +98,7 @@ def _joined(first: Found, second: Found) -> Found:
         first.names + second.names,
         np.concatenate([first.offset, second.offset]),
         np.concatenate([first.size, second.size]),
+        [],
     )
 
 
@@ -122,7 +123,7 @@ def _row(rows: Rows, row: int) -> Found:
     start = rows.starts[row]
     key, fields = list(rows.row_of)[row], list(rows.fields)
     names = [f"{key}.{fields[number]}" for number in rows.field[start:]]
-    return Found(names, np.array(rows.offset[start:], np.int64), np.array(rows.size[start:], np.int64))
+    return Found(names, np.array(rows.offset[start:], np.int64), np.array(rows.size[start:], np.int64), [])
 
 
 def _read(rows: Rows, count: int, pread: Pread, url: str) -> Iterator[Sample | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
@@ -13,7 +13,7 @@ import numpy as np
 from equitar.errors import ShardError
 from equitar.grouping import Rows, regrouped, split_name, wants_fields
 from equitar.mix64 import Int64
-from equitar.ordinary import Found, Pread, ordinary_members
+from equitar.ordinary import FIRST, Found, Pread, ordinary_members
 from equitar.walking import Member, Walk, walk
 
 __all__ = ["Member", "MemberTable", "Walk", "member_table", "read_table", "split_name", "walk", "wants_fields"]
@@ -75,19 +75,33 @@ def _in_bulk(file: int, size: int, where: str, fields: Collection[str] | None, *
     def pread(length: int, at: int) -> bytes:
         return os.pread(file, length, at)
 
-    found = ordinary_members(pread, size)
-    return None if found is None else _with_contents(member_table(found, where, regroup=regroup), pread, fields)
+    found = ordinary_members(pread, size, with_first=fields != ())
+    if found is None:
+        return None
+    table = member_table(found, where, regroup=regroup)
+    is_in_order = np.array_equal(table.offset, found.offset)  # else there are members of no sample, or regrouped ones
+    return _with_contents(table, found.first if is_in_order else [], pread, fields)
 
 
-def _with_contents(table: MemberTable, pread: Pread, fields: Collection[str] | None) -> MemberTable | None:
-    """Return a table with the bytes of some fields, read where they lie; None if the file has become shorter since."""
+def _with_contents(
+    table: MemberTable, first: Sequence[bytes], pread: Pread, fields: Collection[str] | None
+) -> MemberTable | None:
+    """Return a table with the bytes of some fields, read where they lie; None if the file has become shorter since.
+
+    Args:
+        table: The table.
+        first: The first bytes of each member, or nothing.
+        pread: Reads the file.
+        fields: The fields; None is for all.
+    """
     contents: list[dict[str, bytes]] = [{} for _ in table.keys]
     wanted = np.array([fields is None or name in fields for name in table.fields], bool)
     chosen = np.flatnonzero(wanted[table.field]) if len(table.field) else table.field
     row = np.searchsorted(table.indptr, chosen, side="right") - 1
-    columns = (row, table.field[chosen], table.offset[chosen], table.size[chosen])
-    for at, field, offset, size in zip(*(column.tolist() for column in columns), strict=True):
-        found = contents[at][table.fields[field]] = pread(size, offset)
+    columns = (chosen, row, table.field[chosen], table.offset[chosen], table.size[chosen])
+    for member, at, field, offset, size in zip(*(column.tolist() for column in columns), strict=True):
+        found = first[member][:size] if first and size <= FIRST else pread(size, offset)
+        contents[at][table.fields[field]] = found
         if len(found) < size:
             return None
     return replace(table, contents=contents)

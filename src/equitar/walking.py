@@ -131,7 +131,7 @@ class Walk(Iterator[Member]):
             if kind in EXTENDED:
                 if kind == PAX and 0 < size <= BLOCK and len(silent) < MAX_SILENT:
                     silent += (block,)
-                extended.add(kind, self._body(begin, size))
+                extended.add(kind, self._body(begin, size), after_time=is_waiting)
                 at = begin + (size + 511 & -512)
                 continue
             if extended.pending:

@@ -205,7 +205,7 @@ def plain_headers(raw: bytes) -> bytes:
             if block[257:263] != b"ustar\0":  # GNU keeps times where the prefix is, which tarfile takes for one
                 plain[at + 345 : at + 500] = bytes(155)
             block = bytes(plain[at : at + BLOCK])
-            plain[at + 148 : at + 154] = b"%06o" % (sum(block) - sum(block[148:156]) + 256)
+            plain[at + 148 : at + 156] = b"%06o\0 " % (sum(block) - sum(block[148:156]) + 256)
     return bytes(plain)
 
 
