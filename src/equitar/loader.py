@@ -130,8 +130,9 @@ class Loader(DataLoader[Any]):
         """Begin the next iterator at the start of an epoch, >= 0; where `load_state_dict` was just called, in the middle of it."""
         if epoch < 0:
             raise ValueError(f"`epoch` must be >= 0; got {epoch}")
-        is_loaded = self._under_way is None and self._position.step > 0
-        if not (is_loaded and self._position.epoch == epoch):
+        # An iterator that gave nothing yet is the one that is meant: Lightning makes it before it tells the epoch.
+        is_there = self._position.step > 0 if self._under_way is None else self._next_step == self._position.step
+        if not (is_there and self._position.epoch == epoch):
             self._position, self._under_way = Position(epoch, 0, 0, 0), None
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names a class of its own
