@@ -1,0 +1,131 @@
+"""What does resuming cost? Seconds to the first batch, at the start, middle and end of an epoch, and bytes of a state.
+
+10 million synthetic samples in 10,000 shards of two sources, once and with repeats, for 8 ranks x 4 lanes. A process that has only
+what is known of its shards takes a state and makes the plan ("plan s"), checks the state against it ("state s"), and knows its
+first batch ("first batch s", all together). No tar is opened: reading that batch comes on top.
+
+    python benchmarks/bench_resume.py [--tiny]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from equitar.clock import Position
+from equitar.line import Supply
+from equitar.mix64 import Int64
+from equitar.order import Order, Prepared
+from equitar.passes import Walk
+from equitar.plan import Plan
+from equitar.recipe import Debiased
+from equitar.repeat import ONE
+from equitar.shape import Shape
+from equitar.state import State, check_state, position_in, state_of, walk_in
+
+BATCH_SIZE, RANKS, LANES, SHUFFLE = 64, 8, 4, 5000
+COLUMNS = ("samples", "repeats", "steps", "where", "plan s", "state s", "first batch s", "state bytes")
+
+
+class Case(NamedTuple):
+    """A size: shards of each of two sources, rows of each shard."""
+
+    num_shards: int
+    num_rows: int
+
+
+FULL, TINY = Case(5_000, 1_000), Case(20, 300)
+
+
+def factors_of(num_rows: int) -> Callable[[int], Int64]:
+    """Return long-tailed repeat factors: most rows come once, few up to four times."""
+
+    def factors(shard: int) -> Int64:
+        tail = np.random.default_rng(shard).random(num_rows) ** 8
+        found: Int64 = ONE + (3 * ONE * tail).astype(np.int64)
+        return found
+
+    return factors
+
+
+def supply(name: str, case: Case, *, repeats: bool) -> Supply:
+    paths = [f"{name}-{shard:06}.tar" for shard in range(case.num_shards)]
+    num_rows = np.full(case.num_shards, case.num_rows)
+    once = Supply.once(name, paths, num_rows)
+    if not repeats:
+        return once
+    factors = factors_of(case.num_rows)
+    sums = np.array([int(factors(shard).sum()) for shard in range(case.num_shards)])
+    return Supply(
+        name=name,
+        shard_ids=once.shard_ids,
+        num_rows=num_rows,
+        sums=sums,
+        largest=4 * ONE,
+        kept=once.kept,
+        factors=factors,
+    )
+
+
+def order_of(supplies: list[Supply]) -> Order:
+    recipe = Debiased(weights=None, steps=None, max_passes=None, fresh=False, agree="world", short="error", hold=1)
+    order = Order(
+        sources=(), recipe=recipe, batch_size=BATCH_SIZE, seed=0, shuffle=SHUFFLE, repeat=None, stages=(), collate=None,
+        fields=None, copy=True, lanes=LANES, rank=RANKS - 1, world_size=RANKS, max_substitutes=0, handler=None,
+        read_ahead=0, one_source=True,
+    )  # fmt: skip
+    catalog: Any = None  # no shard is opened
+    order.__dict__["_prepared"] = Prepared(catalog, supplies, RANKS - 1, RANKS)
+    return order
+
+
+def plan_of(order: Order, position: Position, walk: Walk) -> Plan:
+    return order.plan(order.prepared(), position, LANES, walk)
+
+
+def resume(supplies: list[Supply], saved: str) -> tuple[float, float, float]:
+    """Resume from a state, as a process that has only its supplies; return seconds to plan, to check, and to the batch."""
+    begin = time.perf_counter()
+    state: State = json.loads(saved)
+    order, position = order_of(supplies), position_in(state)
+    plan = plan_of(order, position, walk_in(state))
+    planned = time.perf_counter()
+    check_state(state, state_of(order, plan, position))
+    checked = time.perf_counter()
+    plan.places(position.step, *plan.share(position.step, RANKS - 1, RANKS))
+    return planned - begin, checked - planned, time.perf_counter() - begin
+
+
+def measure(case: Case, *, repeats: bool) -> list[list[Any]]:
+    """Return a row of the table for each place in an epoch."""
+    supplies = [supply(name, case, repeats=repeats) for name in ("one", "other")]
+    order = order_of(supplies)
+    plan = plan_of(order, Position(3, 0, 0, 0), Walk())
+    assert isinstance(plan.shape, Shape)
+    rows: list[list[Any]] = []
+    for where, step in (("start", 0), ("middle", plan.num_steps // 2), ("end", plan.num_steps - 1)):
+        saved = json.dumps(state_of(order, plan, Position(3, step, LANES, RANKS)))
+        figures = [round(figure, 4) for figure in resume(supplies, saved)]
+        samples = 2 * case.num_shards * case.num_rows
+        rows.append([samples, "yes" if repeats else "no", plan.num_steps, where, *figures, len(saved)])
+    return rows
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description="Measure resuming at the start, middle and end of an epoch.")
+    parser.add_argument("--tiny", action="store_true", help="a size for tests")
+    case = TINY if parser.parse_args().tiny else FULL
+    print(*COLUMNS, sep="\t")
+    for repeats in (False, True):
+        for row in measure(case, repeats=repeats):
+            print(*row, sep="\t")
+
+
+if __name__ == "__main__":
+    main()
