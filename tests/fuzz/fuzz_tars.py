@@ -44,7 +44,7 @@ from equitar.streamed import tar_samples
 from equitar.tar import MemberTable, member_table, read_table, split_name, walk
 
 BLOCK = 512
-ALARM = 10  # seconds for one input
+ALARM = 30  # seconds for one input; a busy machine makes some wait for several
 MEMORY = 8_000_000  # bytes beyond four times the input
 MEASURED = 50  # every so many inputs are measured for memory
 
