@@ -10,7 +10,7 @@ BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "bench_resume.py"
 
 
 def test_the_benchmark_of_resuming_prints_a_table() -> None:
-    command = [sys.executable, BENCHMARK, "--tiny"]
+    command = [sys.executable, str(BENCHMARK), "--tiny"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     heading, *rows = (line.split("\t") for line in ran.stdout.splitlines())
     assert {len(row) for row in rows} == {len(heading)}
