@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from equitar.counting import count_classes
-from equitar.errors import PlanError, SidecarError, SourceError, StaleSidecarError
+from equitar.errors import SidecarError, SourceError, StaleSidecarError
 from equitar.line import Supply
 from equitar.mix64 import Int64, text_id
 from equitar.presence import Presence
@@ -209,7 +209,6 @@ def supplies_of(catalog: Catalog, repeat: Repeat) -> list[Supply]:
 
     Raises:
         SidecarError: If repeats need labels that a source was indexed without.
-        PlanError: If the rounding does not fit the selection.
     """
     selections = [selection_of(source) for source in catalog.sources]
     how = RepeatFactor(repeat) if isinstance(repeat, float | int) else repeat
@@ -241,10 +240,6 @@ def _supply(rows: _Rows, summary: Summary, how: RepeatFactor | Callable[[Sidecar
         factors = rows.of(shard, sidecar)
         sums[shard], largest = factors.sum(), max(largest, int(factors.max(initial=0)))
         kept += rows.kept(shard, sidecar)
-        if bernoulli and ((factors > 0) & (factors < ONE)).any():
-            raise PlanError(
-                f"`rounding='bernoulli'` keeps whole rows; source {name!r} has a `keep` below 1, use 'systematic'"
-            )
     return Supply(
         name=name,
         shard_ids=np.array([text_id(path) for path in summary.paths], np.uint64),

@@ -181,8 +181,8 @@ def columns(samples: Sequence[Any]) -> Any:
     >>> columns([{"__key__": "a", "cls": 1}, {"__key__": "b", "cls": 0}])
     {'__key__': ['a', 'b'], 'cls': [1, 0]}
     """
-    if not samples:
-        return {}
+    if not samples:  # in validation, stages may drop all of a batch
+        return {"__key__": []}
     if not isinstance(samples[0], dict):
         is_tuples = isinstance(samples[0], tuple)
         return tuple(list(column) for column in zip(*samples, strict=True)) if is_tuples else list(samples)

@@ -181,8 +181,10 @@ class Laid:
         if len(self._most) == 1:
             return 0  # a run of a single source has more than that
         total, pairs = sum(self._setup.quota), zip(self._most, self._setup.quota, strict=True)
-        # A span of copies has its share of each source, give or take three.
-        return max((-(-(most + 3) * total // quota) for most, quota in pairs if most > 1), default=0)
+        margin = (
+            len(self._most) + 1
+        )  # by which the share of a source in a span may be off: a copy for each other source
+        return max((-(-(most + margin) * total // quota) for most, quota in pairs if most > 1), default=0)
 
     def spans(self, run: Run, first: int, last: int) -> list[tuple[int, int]]:
         """Return the copies of each source between two batches of a run, counted from the start of the segment."""

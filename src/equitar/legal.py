@@ -6,7 +6,7 @@ can go to different global batches. That depends neither on the number of worker
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -15,7 +15,8 @@ from equitar.laid import most_of
 from equitar.line import Supply
 from equitar.quota import Stretch
 from equitar.repeat import ONE
-from equitar.shape import Shape
+from equitar.shape import Shape, check_integer
+from equitar.weights import Changes, Passes, Weights
 
 
 def checked_supplies(supplies: Sequence[Supply], steps: int | None) -> list[Supply]:
@@ -24,8 +25,8 @@ def checked_supplies(supplies: Sequence[Supply], steps: int | None) -> list[Supp
     Raises:
         PlanError: If there are none, names are not unique, or `steps` is not a positive number.
     """
-    if steps is not None and (isinstance(steps, bool) or steps < 1):
-        raise PlanError(f"`steps` must be an integer >= 1; got {steps!r}")
+    if steps is not None:
+        check_integer("steps", steps, 1)
     ordered = sorted(supplies, key=lambda supply: supply.name)
     for one, other in pairwise(ordered):
         if one.name == other.name:
@@ -35,21 +36,32 @@ def checked_supplies(supplies: Sequence[Supply], steps: int | None) -> list[Supp
     return ordered
 
 
+def check_not_empty(supplies: Sequence[Supply], weights: Weights | Changes | None) -> None:
+    """Raise PlanError if a source without samples has a weight, be it by its size."""
+    asked = [one for _, one in weights] if isinstance(weights, Sequence) else [weights]
+    by_name = [one.passes if isinstance(one, Passes) else one for one in asked]
+    for supply in supplies:
+        left_out = all(isinstance(one, Mapping) and one.get(supply.name) == 0 for one in by_name)
+        if not supply.total and not left_out:
+            raise PlanError(f"source {supply.name!r} has no samples; leave it out or give it weight 0")
+
+
 def check_debiased(
-    supplies: Sequence[Supply], shape: Shape, parts_at: Callable[[int], Sequence[Stretch]], *, by_size: bool
+    shape: Shape, at: Callable[[int], tuple[Sequence[Supply], Sequence[Stretch]]], *, by_size: bool
 ) -> None:
     """Raise PlanError if a debiased plan would break a promise.
 
     Args:
-        supplies: The sources, sorted.
         shape: The numbers of the plan.
-        parts_at: Gives the stretches of the schedule at a size of the global batch.
+        at: Gives the sources and the stretches of the schedule at a size of the global batch.
         by_size: Whether every source must have a global batch: it gives just what it has, or is drawn by size.
     """
 
     def complaint(batch_size: int) -> str | None:
         world = replace(shape, batch_size=batch_size)
-        parts = parts_at(world.global_batch)
+        supplies, parts = at(world.global_batch)
+        if not supplies:
+            return f"no source has the {world.global_batch} samples of one global batch{_of(world)}"
         quotas = [sum(column) for column in zip(*(part.quotas for part in parts), strict=True)]
         wanted = [max(column) > 0 for column in zip(*(part.wanted for part in parts), strict=True)]
         in_pass = [supply.copies // world.global_batch * world.global_batch for supply in supplies]
@@ -70,7 +82,6 @@ def check_mixed(
     shape: Shape,
     quota_at: Callable[[int], Sequence[int]],
     *,
-    by_size: bool,
     is_drawn: bool,
 ) -> None:
     """Raise PlanError if a mixed plan would break a promise.
@@ -79,7 +90,6 @@ def check_mixed(
         supplies: The sources, sorted.
         shape: The numbers of the plan.
         quota_at: Gives the copies of each source in an epoch at a size of the global batch.
-        by_size: Whether every source gives just what it has, or is drawn by size.
         is_drawn: Whether quotas are drawn: then each source must be able to give whole epochs, or the next draw may not fit.
     """
 
@@ -90,9 +100,7 @@ def check_mixed(
         if not steps:
             return f"the sources have fewer than the {world.global_batch} samples of one global batch{_of(world)}"
         in_pass = [supply.copies for supply in supplies]
-        for supply, quota, most in zip(supplies, quotas, most_of(supplies, quotas, in_pass), strict=True):
-            if not supply.total and (quota or by_size):
-                return f"source {supply.name!r} has no samples; leave it out or give it weight 0"
+        for supply, most in zip(supplies, most_of(supplies, quotas, in_pass), strict=True):
             if is_drawn and supply.copies < world.global_batch:
                 needed = f"one global batch needs {world.global_batch}{_of(world)}"
                 return f"source {supply.name!r} has {supply.copies} samples but {needed}"
@@ -107,8 +115,6 @@ def check_mixed(
 
 def _complaint(supply: Supply, quota: int, most: int, world: Shape, *, is_wanted: bool, by_size: bool) -> str | None:
     """Return what is wrong with one source of a debiased plan."""
-    if not supply.total and (by_size or is_wanted):
-        return f"source {supply.name!r} has no samples; leave it out or give it weight 0"
     if by_size and supply.copies < world.global_batch:
         kind = "samples" if supply.largest <= ONE else "copies"
         needed = f"one global batch needs {world.global_batch}{_of(world)}"

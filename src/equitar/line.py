@@ -116,10 +116,13 @@ class Supply:
 
 
 def stretch_for(total: int, at_least: int) -> int:
-    """Return the factor, in units of 2**-40, that makes at least `at_least` copies of `total` units; 2**40 if it has them."""
+    """Return the factor, in units of 2**-40, that makes `at_least` copies of `total` units; 2**40 if it has them.
+
+    It is rounded down, so that no sample gets more copies than its own factor says; the line makes up for it.
+    """
     if at_least * ONE <= total:
         return 1 << _STRETCH_BITS
-    stretch = -(-(at_least * ONE << _STRETCH_BITS) // total)
+    stretch = (at_least * ONE << _STRETCH_BITS) // total
     if stretch >= 1 << 63:
         raise PlanError(f"a source may be seen at most {1 << 22} times an epoch; {at_least} copies need more than that")
     return stretch
@@ -129,10 +132,7 @@ def most_copies(supply: Supply, at_least: int) -> int:
     """Return the largest number of copies that one sample can have on a line of at least `at_least` copies."""
     if not supply.total:
         return 0
-    largest = supply.largest
-    if supply.rounding == "bernoulli":  # drawn lengths may need a stretch of up to 2: floor(r) >= r / 2
-        largest = 2 * -(-largest >> 20) * ONE
-    scaled = -(-(largest * stretch_for(supply.total, at_least)) >> _STRETCH_BITS)
+    scaled = -(-(supply.largest * stretch_for(supply.total, at_least)) >> _STRETCH_BITS)
     return -(-scaled >> 20)
 
 
@@ -153,14 +153,16 @@ class Line:
             ordered: Keep shards and copies in order and begin at the first one.
         """
         if supply.rounding == "bernoulli":
-            supply = _drawn(supply, key)
+            supply = _drawn(supply, key, at_least)
         self._supply, self._key = supply, key
         num_shards = len(supply.shard_ids)
         order = np.argsort(draws(fold(key, Purpose.SHARD_ORDER), supply.shard_ids), kind="stable")
         self._order = np.arange(num_shards) if ordered else order  # (shards,), shard at each place of the line
         self._sums = np.concatenate([[0], np.cumsum(supply.sums[self._order])])  # (shards + 1,), 2**-20 copies
         self._stretch = stretch_for(int(self._sums[-1]), at_least)
-        self._offset = int(draws(fold(key, Purpose.ROUNDING_OFFSET), 0)) % ONE
+        # The offset is drawn from where all copies that are needed lie on the line: the stretch was rounded down.
+        lacking = max(0, at_least * ONE - int(self._scaled(self._sums[-1:])[0]))
+        self._offset = lacking + int(draws(fold(key, Purpose.ROUNDING_OFFSET), 0)) % (ONE - lacking)
         self._starts = self._whole(self._sums)  # (shards + 1,), first copy of each place
         self.length = int(self._starts[-1])
         start = int(draws(fold(key, Purpose.LINE_START), 0)) % max(1, self.length)
@@ -169,10 +171,11 @@ class Line:
 
     def _whole(self, sums: Int64) -> Int64:
         """Return the whole copies before each running sum."""
-        if self._stretch != 1 << _STRETCH_BITS:
-            sums = multiply_shift(sums, self._stretch, shift=_STRETCH_BITS)
-        whole: Int64 = (sums + self._offset) >> 20
+        whole: Int64 = (self._scaled(sums) + self._offset) >> 20
         return whole
+
+    def _scaled(self, sums: Int64) -> Int64:
+        return sums if self._stretch == 1 << _STRETCH_BITS else multiply_shift(sums, self._stretch, shift=_STRETCH_BITS)
 
     def copies(self, shard: int) -> Int64:
         """Return how often each row of a shard lies on the line, (rows,)."""
@@ -212,15 +215,34 @@ class Line:
         return Copies(shard, row, copy)
 
 
-def _drawn(supply: Supply, key: int) -> Supply:
-    """Return the supply with every factor drawn to its floor or ceiling, each row alone (Detectron2)."""
+def _drawn(supply: Supply, key: int, at_least: int) -> Supply:
+    """Return the supply with every factor drawn to its floor or ceiling, each row alone (Detectron2).
+
+    Where the draw falls short of the copies that are needed, the rows that came nearest to their ceiling get it too.
+    """
+    stretch = stretch_for(max(1, supply.total), at_least)
+
+    def exact(shard: int) -> Int64:
+        factors = supply.factors(shard)
+        return factors if stretch == 1 << _STRETCH_BITS else multiply_shift(factors, stretch, shift=_STRETCH_BITS)
+
+    def margins(shard: int, factors: Int64) -> Int64:
+        """Return by how much a row missed its ceiling, in units of 2**-63; below 0 where it is drawn."""
+        hashes = draws(fold(key, Purpose.BERNOULLI, int(supply.shard_ids[shard])), np.arange(len(factors)))
+        missed = (hashes >> np.uint64(1)).astype(np.int64) - (factors % ONE << 43)
+        return np.where(factors % ONE == 0, np.iinfo(np.int64).max, missed)
+
+    all_rows = [(exact(shard), margins(shard, exact(shard))) for shard in range(len(supply.num_rows))]
+    lacking = at_least - sum(int((factors // ONE + (missed < 0)).sum()) for factors, missed in all_rows)
+    limit = 0
+    if lacking > 0:
+        near = np.concatenate([missed[missed >= 0] for _, missed in all_rows])
+        limit = int(np.partition(near, lacking - 1)[lacking - 1]) + 1
 
     def factors(shard: int) -> Int64:
-        exact = supply.factors(shard)
-        key_of_shard = fold(key, Purpose.BERNOULLI, int(supply.shard_ids[shard]))
-        up = draws(key_of_shard, np.arange(len(exact))) >> np.uint64(44) < (exact % ONE).astype(np.uint64)
-        drawn: Int64 = (exact // ONE + up) * ONE
+        rows = exact(shard)
+        drawn: Int64 = (rows // ONE + (margins(shard, rows) < limit)) * ONE
         return drawn
 
-    sums = np.array([int(factors(shard).sum()) for shard in range(len(supply.num_rows))], np.int64)
+    sums = np.array([int(((rows // ONE + (missed < limit)) * ONE).sum()) for rows, missed in all_rows], np.int64)
     return replace(supply, factors=factors, sums=sums, rounding="systematic")

@@ -27,15 +27,15 @@ from typing import Literal, Protocol, TypeAlias
 
 from equitar.errors import PlanError
 from equitar.laid import Places
-from equitar.legal import check_debiased, check_mixed, checked_supplies
+from equitar.legal import check_debiased, check_mixed, check_not_empty, checked_supplies
 from equitar.line import Supply
 from equitar.mix64 import Int64, fold
 from equitar.passes import Place
-from equitar.quota import Sharing, Stretch, largest_remainder, stretches
+from equitar.quota import Sharing, Stretch, copies_of_passes, largest_remainder, stretches
 from equitar.repeat import ONE
 from equitar.shape import Shape, SourceAccount
 from equitar.step_plan import Quotas, StepPlan
-from equitar.weights import Changes, Weights, ZeroVL
+from equitar.weights import Changes, Passes, Weights, ZeroVL, canonical, canonical_changes
 
 Agree: TypeAlias = Literal["world", "rank"]
 Short: TypeAlias = Literal["error", "leave_out"]
@@ -102,27 +102,27 @@ def debiased_plan(
     Raises:
         PlanError: If the promises cannot be kept; it says with which `batch_size` they can.
     """
-    supplies = checked_supplies(supplies, steps)
-    left_out: tuple[str, ...] = ()
-    if short == "leave_out":
-        left_out = tuple(one.name for one in supplies if one.copies < shape.global_batch)
-        supplies = [one for one in supplies if one.name not in left_out]
-    sharing = Sharing(weights=weights, steps=steps, left_out=left_out, max_passes=max_passes)
+    supplies, weights = checked_supplies(supplies, steps), canonical_changes(weights)
     shape = shape_for(weights, supplies, shape)
+    if short == "error":
+        check_not_empty(supplies, weights)
 
-    def parts_at(global_batch: int) -> list[Stretch]:
-        return stretches(supplies, sharing, global_batch=global_batch, key=fold(shape.seed, shape.epoch))
+    def at(global_batch: int) -> tuple[list[Supply], list[Stretch]]:
+        left_out = [one.name for one in supplies if one.copies < global_batch and short == "leave_out"]
+        kept = [one for one in supplies if one.name not in left_out]
+        sharing = Sharing(weights=weights, steps=steps, left_out=left_out, max_passes=max_passes)
+        key = fold(shape.seed, shape.epoch)
+        return kept, stretches(kept, sharing, global_batch=global_batch, key=key) if kept else []
 
-    by_size = isinstance(weights, ZeroVL) or (weights is None and steps is None)
-    check_debiased(supplies, shape, parts_at, by_size=by_size)
-    parts = parts_at(shape.global_batch)
+    check_debiased(shape, at, by_size=isinstance(weights, ZeroVL) or (weights is None and steps is None))
+    kept, parts = at(shape.global_batch)
     quotas = Quotas(
         parts=parts,
         copies=[sum(column) * shape.global_batch for column in zip(*(part.quotas for part in parts), strict=True)],
-        in_pass=[supply.copies // shape.global_batch * shape.global_batch for supply in supplies],
+        in_pass=[supply.copies // shape.global_batch * shape.global_batch for supply in kept],
         num_worlds=shape.world_size if agree == "rank" else 1,
     )
-    return StepPlan(supplies, shape, quotas, f"debiased {sharing!r} {agree}")
+    return StepPlan(kept, shape, quotas, f"debiased {weights!r} {steps} {max_passes} {agree}")
 
 
 def shape_for(weights: Weights | Changes | None, supplies: Sequence[Supply], shape: Shape) -> Shape:
@@ -155,19 +155,24 @@ def mixed_plan(
     Raises:
         PlanError: If the promises cannot be kept; it says with which `batch_size` they can.
     """
-    supplies = checked_supplies(supplies, steps)
+    supplies, weights = checked_supplies(supplies, steps), canonical(weights)
     shape = shape_for(weights, supplies, shape)
+    check_not_empty(supplies, weights)
+    if weights is None and steps is None:  # an epoch is a pass, apart from less than a global batch in all
+        shape = replace(shape, walk=replace(shape.walk, fresh=True))
     in_pass = [supply.copies for supply in supplies]
+    # Copies of an epoch without `steps`; whole ones, as no share may be more than its source has.
+    asked = in_pass if not isinstance(weights, Passes) else copies_of_passes(supplies, weights)
 
     def quota_at(global_batch: int) -> list[int]:
-        total = (sum(in_pass) // global_batch if steps is None else steps) * global_batch
-        # By whole copies where each source is gone through once: no share may be more than its source has.
-        if weights is None:
-            return largest_remainder([Fraction(one) for one in in_pass], total)
+        total = (sum(asked) // global_batch if steps is None else steps) * global_batch
+        if not total or weights is None or (isinstance(weights, Passes) and steps is None and max_passes is None):
+            by_copies = [Fraction(one) for one in asked]
+            return largest_remainder(by_copies, total) if any(by_copies) else [0] * len(supplies)
         sharing = Sharing(weights=weights, steps=total, left_out=(), max_passes=max_passes)
         return list(stretches(supplies, sharing, global_batch=1, key=fold(shape.seed, shape.epoch))[0].quotas)
 
     is_drawn = isinstance(weights, ZeroVL)
-    check_mixed(supplies, shape, quota_at, by_size=weights is None or is_drawn, is_drawn=is_drawn)
+    check_mixed(supplies, shape, quota_at, is_drawn=is_drawn)
     quotas = Quotas(parts=None, copies=quota_at(shape.global_batch), in_pass=in_pass, num_worlds=1)
     return StepPlan(supplies, shape, quotas, f"mixed {weights!r} {steps} {max_passes}")

@@ -147,6 +147,12 @@ def stretches(supplies: Sequence[Supply], sharing: Sharing, *, global_batch: int
     return _capped(result, supplies, sharing, global_batch)
 
 
+def copies_of_passes(supplies: Sequence[Supply], weights: Passes) -> list[int]:
+    """Return the whole copies of each source that passes ask for, (sources,)."""
+    passes = by_name(weights.passes, supplies, "passes", ())
+    return [int(one * supply.total) >> 20 for one, supply in zip(passes, supplies, strict=True)]
+
+
 def _capped(parts: list[Stretch], supplies: Sequence[Supply], sharing: Sharing, global_batch: int) -> list[Stretch]:
     """Return stretches in which no source is gone through more often than allowed; others get its steps, by their shares."""
     if sharing.max_passes is None:

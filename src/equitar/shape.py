@@ -70,7 +70,7 @@ class SourceAccount(NamedTuple):
         quota: Copies that an epoch emits.
         passes: How often an epoch goes through the source.
         remainder: Copies of each pass that the epochs leave out, fewer than a global batch.
-        most: Most copies of one sample in an epoch.
+        most: Most copies of one sample in a pass; an epoch that crosses into the next pass may emit those of both.
     """
 
     name: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, TypedDict
 
 from equitar.clock import Position
@@ -17,6 +18,8 @@ from equitar.line import Supply
 from equitar.order import Order
 from equitar.passes import Place, Walk
 from equitar.plan import Plan
+from equitar.recipe import Debiased, Mixed
+from equitar.weights import canonical, canonical_changes
 
 STATE_VERSION = 1
 
@@ -49,11 +52,15 @@ class State(TypedDict):
 
 def state_of(order: Order, plan: Plan, position: Position) -> State:
     """Return the state of a run at a position of its plan."""
-    repeat = order.repeat
+    repeat, recipe = order.repeat, order.recipe
+    if isinstance(recipe, Mixed):
+        recipe = replace(recipe, weights=canonical(recipe.weights))
+    elif isinstance(recipe, Debiased):
+        recipe = replace(recipe, weights=canonical_changes(recipe.weights))
     made_of = {
         "seed": str(order.seed),
         "shuffle": str(order.shuffle),
-        "recipe": repr(order.recipe),
+        "recipe": repr(recipe),
         "repeat": getattr(repeat, "__qualname__", repr(repeat)),
         **{f"source {supply.name!r}": _shards_of(supply) for supply in order.prepared().supplies},
     }

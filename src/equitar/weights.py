@@ -61,6 +61,20 @@ Weights: TypeAlias = Mapping[str, float] | Temperature | Passes | BySamples | Ze
 Changes: TypeAlias = Sequence[tuple[int, Weights | None]]
 
 
+def canonical(weights: Weights | None) -> Weights | None:
+    """Return weights with their names sorted: the order in which they are written changes nothing."""
+    if isinstance(weights, Passes) and isinstance(weights.passes, Mapping):
+        return Passes(dict(sorted(weights.passes.items())))
+    return dict(sorted(weights.items())) if isinstance(weights, Mapping) else weights
+
+
+def canonical_changes(weights: Weights | Changes | None) -> Weights | Changes | None:
+    """Return weights, or the weights in a list of changes, with their names sorted."""
+    if isinstance(weights, Sequence):
+        return [(step, canonical(one)) for step, one in weights]
+    return canonical(weights)
+
+
 def shares(supplies: Sequence[Supply], weights: Weights | None, left_out: Collection[str]) -> list[Fraction]:
     """Return the share of each source, >= 0, not normalised.
 

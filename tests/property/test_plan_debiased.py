@@ -37,10 +37,6 @@ def refusal(case: Case, epoch: int = 0) -> str | None:
     return None
 
 
-def has_empty_source(case: Case) -> bool:
-    return any(not stock.total for stock in case.stocks)
-
-
 @drawn(15)
 @given(legal_cases("debiased"), EPOCHS)
 def test_every_rank_draws_the_same_source_at_each_step(case: Case, epoch: int) -> None:
@@ -150,8 +146,8 @@ def test_a_plan_is_legal_exactly_if_no_sample_has_more_copies_than_its_source_ha
     legal, refused = case.is_legal(), refusal(case, epoch)
     event("legal" if legal else "refused")
     if legal:
-        assert refused is None or case.is_counted_by_a_hair(), refused
-    elif not has_empty_source(case):
+        assert refused is None, refused
+    else:
         assert refused is not None
 
 
@@ -166,7 +162,6 @@ def test_legality_depends_neither_on_workers_nor_on_the_epoch(case: Case, others
 @drawn(35)
 @given(cases("debiased", kinds=["once", "some whole", "long tail"]))
 def test_the_error_names_the_largest_smaller_batch_size_that_works(case: Case) -> None:
-    assume(not has_empty_source(case))
     refused = refusal(case)
     assume(refused is not None)
     found = re.search(r"lower `batch_size` to at most (\d+)$", refused or "")
@@ -177,7 +172,7 @@ def test_the_error_names_the_largest_smaller_batch_size_that_works(case: Case) -
         assert int(found[1]) == works[-1]
     else:
         assert found is None
-        assert "no smaller `batch_size` helps" in (refused or "")
+        assert any(told in (refused or "") for told in ("no smaller `batch_size` helps", "has no samples"))
 
 
 @drawn(8)
@@ -235,7 +230,7 @@ def test_the_account_tells_what_comes_out(case: Case, epoch: int) -> None:
         assert account.rows == sum(map(len, stock.shards))
         assert account.copies == stock.copies
         assert account.quota == sum(of_source.values()) == case.quota()[stock.name]
-        crosses = account.quota < case.in_pass(stock)  # then a sample may come in both passes (the xfail below)
+        crosses = account.quota < case.in_pass(stock)  # then a sample may come in both passes (the last test below)
         assert max(of_source.values(), default=0) <= account.most * (1 + crosses)
         assert 0 <= account.remainder < case.global_batch
         assert account.passes == pytest.approx(account.quota * ONE / max(1, stock.total))
@@ -359,9 +354,6 @@ def test_a_factor_of_one_and_a_half_at_four_thirds_of_a_pass_is_two_copies() -> 
     assert case.most() == {"a": 2}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a stretch is rounded up to 2**-40, so 2 copies count as 3 and 2 batches are refused"
-)
 def test_as_many_copies_as_batches_are_legal_also_where_the_passes_are_no_binary_fraction() -> None:
     # 4 samples of factor 1.5, 2 batches of 4: each sample comes exactly twice, m = Q = 2.
     case = replace(SMALL, stocks=(Stock(name="a", shards=((3 * ONE // 2,) * 4,)),), steps=2)
@@ -369,7 +361,6 @@ def test_as_many_copies_as_batches_are_legal_also_where_the_passes_are_no_binary
     case.plan()
 
 
-@pytest.mark.xfail(strict=True, reason="only `weights` and `steps` both absent make an empty source an error (A34)")
 @pytest.mark.parametrize("given_by", ["steps", "temperature"])
 def test_an_empty_source_is_an_error_however_shares_are_given(given_by: str) -> None:
     case = replace(SMALL, stocks=(once("a", 50), once("b", 0)))
@@ -389,9 +380,6 @@ LEFT_OUT = replace(
 )
 
 
-@pytest.mark.xfail(
-    strict=True, reason="smaller batch sizes are tried without the sources that are left out at this one"
-)
 def test_the_error_names_a_batch_size_that_works_also_where_it_brings_a_source_back() -> None:
     with pytest.raises(PlanError) as refused:
         LEFT_OUT.plan()
@@ -400,9 +388,6 @@ def test_the_error_names_a_batch_size_that_works_also_where_it_brings_a_source_b
     assert refusal(replace(LEFT_OUT, batch_size=int(found[1]))) is None
 
 
-@pytest.mark.xfail(
-    strict=True, reason="with every source left out the advice is to repeat less, though batch_size=3 works"
-)
 def test_the_error_names_a_batch_size_that_works_where_all_sources_are_too_short() -> None:
     case = replace(SMALL, stocks=(once("a", 3),), short="leave_out")
     assert refusal(replace(case, batch_size=3)) is None
@@ -410,7 +395,6 @@ def test_the_error_names_a_batch_size_that_works_where_all_sources_are_too_short
         case.plan()
 
 
-@pytest.mark.xfail(strict=True, reason="the digest holds repr(weights): a mapping in another order is another plan")
 def test_the_digest_does_not_depend_on_the_order_of_the_weights() -> None:
     case = replace(SMALL, stocks=(once("a", 50), once("b", 50)), steps=9)
     one, other = replace(case, weights={"a": 1, "b": 2}), replace(case, weights={"b": 2, "a": 1})
@@ -418,7 +402,6 @@ def test_the_digest_does_not_depend_on_the_order_of_the_weights() -> None:
     assert one.plan().digest == other.plan().digest
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="steps=2.5 passes the check that promises an integer")
 def test_steps_that_are_no_integer_are_refused() -> None:
     with pytest.raises(PlanError, match=r"`steps` must be an integer >= 1; got 2\.5"):
         replace(SMALL, steps=2.5).plan()  # type: ignore[arg-type]
@@ -439,9 +422,8 @@ def test_lists_of_weights_change_the_shares_at_their_steps() -> None:
     assert parts == [[10, 0], [0, 5], [10, 10]]
 
 
-@pytest.mark.xfail(strict=True, reason="where an epoch crosses into the next pass a sample has its copies of both")
-def test_the_account_tells_the_most_copies_of_an_epoch_that_crosses_a_pass() -> None:
+def test_an_epoch_that_crosses_a_pass_has_at_most_the_copies_of_both() -> None:
     case = replace(SMALL, stocks=(once("a", 40),), steps=7)  # 10 batches a pass
     for epoch in range(6):
         counts = Counter(item.sample for batch in emitted(case.plan(epoch), case) for item in batch)
-        assert max(counts.values()) <= case.plan(epoch).account[0].most
+        assert max(counts.values()) <= 2 * case.plan(epoch).account[0].most

@@ -180,9 +180,6 @@ PLAIN = Case(
 )
 
 
-@pytest.mark.xfail(
-    strict=True, raises=ZeroDivisionError, reason="a pass may draw no row at all: its empty line is stretched"
-)
 def test_a_share_below_one_is_drawn_without_an_empty_pass() -> None:
     stock = Stock(name="a", shards=((ONE // 3,) * 12,), rounding="bernoulli")
     for seed in range(600):
@@ -190,9 +187,6 @@ def test_a_share_below_one_is_drawn_without_an_empty_pass() -> None:
         emitted(case.plan(), case)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a drawn line may have less than half its copies where factors are below 1: `most` is too low"
-)
 def test_a_share_below_one_is_drawn_without_more_copies_than_the_account_tells() -> None:
     stock = Stock(name="a", shards=((ONE // 8,) * 60,), rounding="bernoulli")
     for seed in range(300):
@@ -202,9 +196,6 @@ def test_a_share_below_one_is_drawn_without_more_copies_than_the_account_tells()
         assert max(item.copy for item in items) < plan.account[0].most
 
 
-@pytest.mark.xfail(
-    strict=True, reason="under bernoulli every sample counts twice, also where all factors are whole numbers"
-)
 def test_a_source_without_repeats_needs_no_more_under_bernoulli() -> None:
     stock = Stock(name="a", shards=((ONE,) * 5,), rounding="bernoulli")
     replace(PLAIN, stocks=(stock,), batch_size=4).plan()

@@ -190,7 +190,7 @@ def test_with_another_source_those_before_keep_their_place_and_it_begins_at_its_
     case: Case, new: Stock, epochs: int
 ) -> None:
     other = replace(case, stocks=(*case.stocks, new))
-    assume(other.is_legal() and not other.is_counted_by_a_hair())
+    assume(other.is_legal())
     begins = {place.source: place for place in plan_of(other, epochs, walk=ended(case, epochs - 1)).places_at(0)}
     assert begins["new"][1:3] == (0, 0)
     for stock in case.stocks:
@@ -208,7 +208,7 @@ def test_a_source_that_had_no_turn_for_some_epochs_keeps_its_place(case: Case, e
     kept = ended(case, epochs - 1)
     (first, *_) = case.stocks
     alone = replace(case, weights={stock.name: int(stock is first) for stock in case.stocks})
-    assume(alone.is_legal() and not alone.is_counted_by_a_hair())
+    assume(alone.is_legal())
     plan = plan_of(alone, epochs + away - 1, walk=kept)
     later = {place.source: place for place in plan.places_at(plan.num_steps)}
     assert [later[place.source] for place in kept.places if place.source != first.name] == [
@@ -222,7 +222,7 @@ def test_a_source_that_is_gone_for_a_while_keeps_its_place(case: Case, epochs: i
     assume(len(case.stocks) > 1)
     kept = ended(case, epochs - 1)
     fewer = replace(case, stocks=case.stocks[1:])
-    assume(fewer.is_legal() and not fewer.is_counted_by_a_hair())
+    assume(fewer.is_legal())
     gone = case.stocks[0].name
     later = ended(fewer, epochs, walk=kept).places
     assert [one for one in later if one.source == gone] == [one for one in kept.places if one.source == gone]
@@ -234,7 +234,7 @@ def test_with_repeats_a_source_goes_on_at_the_same_share_of_its_pass(case: Case,
     repeated = replace(
         case, stocks=tuple(replace(one, shards=tuple(tuple(factor * row for row in rows) for rows in one.shards)) for one in case.stocks)
     )  # fmt: skip
-    assume(repeated.is_legal() and not repeated.is_counted_by_a_hair())
+    assume(repeated.is_legal())
     walk = ended(case, epochs - 1)
     plan = plan_of(repeated, epochs, walk=walk)
     for stopped in walk.places:
@@ -252,7 +252,7 @@ def test_a_run_changed_again_and_again_gives_no_sample_twice_within_a_pass(case:
     seen: dict[tuple[str, int], list[Sample]] = {}
     for batch_size in sizes:
         other = replace(case, batch_size=batch_size)
-        assume(other.is_legal() and not other.is_counted_by_a_hair())
+        assume(other.is_legal())
         if any(other.quota()[stock.name] >= other.in_pass(stock) for stock in other.stocks):
             return  # it begins a pass with each epoch
         plan = plan_of(other, epoch, walk=walk)
