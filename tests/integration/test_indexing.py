@@ -17,7 +17,7 @@ from equitar.sources import Source
 from equitar.summary import load_summary
 from odd_tars import CASES, END, LABELS, build, member
 
-CIFAR = Path("/work/shared/data/cifar10")
+CIFAR = Path(__file__).resolve().parents[3] / "shared" / "data" / "cifar10"
 
 Fields = Mapping[str, bytes]
 

@@ -18,7 +18,7 @@ from equitar.errors import LabelError
 from equitar.outside import LabelTable, Vocabulary, presence_of, read_classes, read_labels
 from equitar.presence import Presence
 
-DATA = Path("/work/shared/data")
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 COCO: dict[str, Any] = {
     "images": [
