@@ -53,7 +53,8 @@ def _as_it_is(batch: Any) -> Any:
 class Loader(DataLoader[Any]):
     """Loads batches through workers; the arguments are torch's own.
 
-    The epoch advances by itself after each complete pass; a pass that is broken off starts again.
+    The epoch advances by itself after each complete pass; a pass that is broken off starts again where it began, be that the
+    step at which it was resumed.
 
     Attributes:
         last: The record of the latest batch: epoch, step, source and keys.
