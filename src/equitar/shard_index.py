@@ -20,6 +20,7 @@ from equitar.presence import Presence
 from equitar.redact import shown
 from equitar.sidecar import ClassNames, Sidecar, digest_of, read_sidecar, sidecar_of, write_sidecar
 from equitar.sources import Retries
+from equitar.storage import is_newer, touch
 from equitar.summary import Summary, summarize
 from equitar.tar import MemberTable, read_table
 
@@ -185,12 +186,20 @@ def check_shard(shard: Shard) -> Outcome:
 
 
 def _fitting(shard: Shard, shard_size: int) -> Sidecar | None:
-    """Return the sidecar that is there, if it is of a shard of this size."""
+    """Return the sidecar that is there, if it is of this shard: of its size, and of its members where it is the older file."""
     try:
         sidecar = read_sidecar(shard.sidecar, mend=shard.mend, storage_options=shard.options)
     except SidecarError:  # missing, of another version, damaged: each is mended by making it
         return None
-    return sidecar if sidecar.shard_size == shard_size else None
+    if sidecar.shard_size != shard_size:
+        return None
+    if is_newer(shard.url, shard.sidecar):  # tars are padded, so a rewritten one may have the size it had
+        try:
+            check_shard(shard)
+        except StaleSidecarError:
+            return None
+        touch(shard.sidecar)  # it need not be looked at again
+    return sidecar
 
 
 def _walked(shard: Shard, file: BinaryIO, shard_size: int, extract: Extractor | None, *, regroup: bool) -> MemberTable:

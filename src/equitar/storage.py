@@ -255,3 +255,18 @@ def exists(url: str, storage_options: StorageOptions) -> bool:
     if local is not None:
         return Path(local).exists()
     return bool(patiently(url, storage_options, "an answer", lambda files, path: files.exists(path)))
+
+
+def is_newer(url: str, other: str) -> bool:
+    """Return whether a local file was written after another; False where that cannot be told."""
+    first, second = local_path(url), local_path(other)
+    if first is None or second is None:
+        return False
+    return Path(first).stat().st_mtime_ns > Path(second).stat().st_mtime_ns
+
+
+def touch(url: str) -> None:
+    """Note on a local file that it is as new as it can be."""
+    local = local_path(url)
+    if local is not None:
+        Path(local).touch()

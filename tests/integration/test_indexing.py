@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -294,6 +295,7 @@ def test_new_labels_from_a_file_need_no_second_walk(five: Source, tmp_path: Path
     run(five)
     for path in files(five, "*.tar"):  # what cannot be read is not read
         path.write_bytes(b"?" * path.stat().st_size)
+        os.utime(path, (0, 0))  # older than its sidecar: nothing says that it has changed
     for label in ("cat", "dog"):
         (tmp_path / "labels.tsv").write_text("".join(f"{key}\t{label}\n" for key in keys))
         assert run(five, labels_from=str(tmp_path / "labels.tsv")).sources[0].written == 5
@@ -320,6 +322,7 @@ def test_after_half_the_sidecars_are_lost_only_their_shards_are_read(five: Sourc
         path.unlink()
     for path in files(five, "*.tar")[1::2]:  # what cannot be read is not read
         path.write_bytes(b"?" * path.stat().st_size)
+        os.utime(path, (0, 0))  # older than its sidecar: nothing says that it has changed
     report = run(five, labels="cls").sources[0]
     assert (report.written, report.skipped, report.samples) == (3, 2, 10)
     assert {path: path.read_bytes() for path in files(five, "*.npz")} == complete
@@ -396,6 +399,21 @@ def test_oddities_are_counted_over_shards(tmp_path: Path) -> None:
     (note,) = run(source_of(tmp_path)).sources[0].notes
     assert "README" in note
     assert "3 shards, the first x-0.tar" in note
+
+
+def test_a_shard_rewritten_at_the_same_size_is_indexed_again_and_others_are_not(five: Source, tmp_path: Path) -> None:
+    run(five, labels="cls")
+    path = tmp_path / "x-2.tar"
+    before, size = sidecar_of(path), path.stat().st_size
+    shard(path, ["2", "9"])
+    later = 1 + Path(sidecar_path(str(path))).stat().st_mtime_ns
+    os.utime(path, ns=(later, later))
+    os.utime(tmp_path / "x-3.tar", ns=(later + 10**9, later + 10**9))  # touched, but not changed
+    assert path.stat().st_size == size
+    (report,) = run(five, labels="cls").sources
+    assert (report.written, report.skipped) == (1, 4)
+    assert sidecar_of(path).digest != before.digest
+    assert run(five, labels="cls").sources[0].written == 0
 
 
 # ---------------------------------------------------------------- check
