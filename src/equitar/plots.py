@@ -34,7 +34,7 @@ def plot_stats(found: Stats, path: str) -> None:
     """
     require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (an extra, and slow)
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415  (as above)
 
     classes = found.classes if found.classes is not None and found.classes.names else None
     widths = [2.2] * (classes is not None) + [1.0] * (classes is None or len(found.sources) > 1)

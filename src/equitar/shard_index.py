@@ -165,6 +165,12 @@ def check_shard(shard: Shard) -> Outcome:
         SidecarError: If they do not agree.
     """
     sidecar = read_sidecar(shard.sidecar, mend=shard.mend, storage_options=shard.options)
+    _compare(shard, sidecar)
+    return Outcome(row=summarize([shard.path], [sidecar]), written=False)
+
+
+def _compare(shard: Shard, sidecar: Sidecar) -> None:
+    """Raise StaleSidecarError if a sidecar is not of what its shard holds now."""
     extract = _extractor_of(sidecar)
     with open_stream(shard.url, shard.options, shard.retries) as (file, shard_size):
         if shard_size != sidecar.shard_size:
@@ -182,7 +188,6 @@ def check_shard(shard: Shard) -> Outcome:
         raise StaleSidecarError(
             f"{shard.where} has other {what} than its sidecar says; {_mend(shard, sidecar)} and --force"
         )
-    return Outcome(row=summarize([shard.path], [sidecar]), written=False)
 
 
 def _fitting(shard: Shard, shard_size: int) -> Sidecar | None:
@@ -195,7 +200,7 @@ def _fitting(shard: Shard, shard_size: int) -> Sidecar | None:
         return None
     if is_newer(shard.url, shard.sidecar):  # tars are padded, so a rewritten one may have the size it had
         try:
-            check_shard(shard)
+            _compare(shard, sidecar)
         except StaleSidecarError:
             return None
         touch(shard.sidecar)  # it need not be looked at again
