@@ -39,7 +39,11 @@ def main() -> None:
 
 @main.command("index")
 @click.option("--labels", metavar="SPEC", help="Labels in the shards: cls, json:PATH, npy or package.module:function.")
-@click.option("--labels-from", metavar="FILE", help="Labels by key from .tsv, .csv, .jsonl, or COCO's or LVIS's .json.")
+@click.option(
+    "--labels-from",
+    metavar="FILE[:COLUMN]",
+    help="Labels by key from .tsv, .csv, .jsonl, .parquet, or COCO's or LVIS's .json.",
+)
 @click.option("--classes", metavar="FILE", help="Vocabulary: a name a line (ids from 0), or id<TAB>name.")
 @click.option(
     "--missing",
@@ -77,6 +81,7 @@ def index_command(
       equitar index train='/data/train-*.tar' --labels cls --classes names.txt
       equitar index lvis=/data/lvis-{000..099}.tar --labels 'json:annotations[].category_id'
       equitar index coco=@shards.txt --labels-from instances_train2017.json --jobs 8
+      equitar index laion='/data/*.tar' --labels-from '/data/*.parquet:class'
     """
     vocabulary = read_classes(classes) if classes else None
     table = read_labels(labels_from, classes=vocabulary, crowd=not without_crowd) if labels_from else None

@@ -72,7 +72,7 @@ def index(
     Args:
         sources: What to index.
         labels: Where labels are in the shards: ``cls``, ``json:PATH``, ``npy`` or ``package.module:function``.
-        labels_from: A file of labels by key, or a table from `read_labels`.
+        labels_from: ``FILE`` or ``FILE:COLUMN`` of labels by key, see `equitar.outside`, or a table from `read_labels`.
         classes: The vocabulary: names in the order of their ids, a file for `read_classes`, or a `Vocabulary`.
         missing: Whether a sample without its label is an error or has no labels.
         jobs: Processes; 1 reads in this one (default: the cores, if there are shards enough). They are spawned, so a

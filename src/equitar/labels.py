@@ -115,7 +115,7 @@ class JsonLabels:
     fields: ClassVar[tuple[str, ...]] = ("json",)
 
     def __post_init__(self) -> None:
-        _search(self.path)
+        search(self.path)
 
     def __call__(self, sample: Sample, *, where: str) -> Labels:
         """Return the labels; `where` names shard and key in errors."""
@@ -124,7 +124,7 @@ class JsonLabels:
             return no_label(self.missing, "no member 'json'", where)
         parsed = parse_json(raw, where=f"member 'json' of {where}")
         try:
-            found = _search(self.path)(parsed)
+            found = search(self.path)(parsed)
         except JMESPathError as error:  # a function of the path got another type than it takes
             raise LabelError(f"`json:{self.path}` failed with {str(error)!r} for {where}; change the path") from error
         if found is None:
@@ -279,7 +279,8 @@ def _json_loads() -> Callable[[bytes], Any]:
 
 # Looked up by text, not held by the extractors: neither a parsed path nor a function need then be picklable.
 @cache
-def _search(path: str) -> Callable[[Any], Any]:
+def search(path: str) -> Callable[[Any], Any]:
+    """Return what looks a JMESPath up; a ValueError if it does not parse."""
     try:
         return jmespath.compile(path).search
     except JMESPathError as error:

@@ -1,32 +1,35 @@
 """Which labels does a file beside the shards give? Tables of key and labels, and vocabularies.
 
     .tsv, .csv        key, then labels separated by blanks; a first line that begins with `key` is a header
-    .jsonl            {"key": ..., "labels": [...]} a line (or `__key__`, as in the samples)
+    .jsonl            {"key": ..., "labels": [...]} a line, or `__key__` as in samples, or `file_name` as in Hugging Face's metadata
+    .parquet          columns of the same names
     .json             annotations as of COCO and LVIS; category ids are kept as they are, and their names with them
 
-All of them may be compressed with gzip. A table is joined to the samples of a shard by the rule that matches most of
-them: by key; by what follows the last slash of both; by image id, with or without leading zeros.
+Labels of ``.jsonl`` and ``.parquet`` are lists, or one a row; ``FILE:COLUMN`` says where they are if not under `labels`: COLUMN is
+a JMESPath into the row. A glob or a brace pattern is for many files of one kind, as img2dataset writes them. Text may be
+compressed with gzip. A table is joined to the samples of a shard by the rule that matches most of them: by key; by what follows
+the last slash of both; by image id, with or without leading zeros.
 """
 
 from __future__ import annotations
 
-import csv
 import gzip
 import hashlib
-import io
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from equitar.errors import LabelError
-from equitar.labels import Labels, as_labels, parse_json, parse_label
+from equitar.label_formats import Annotations, LabelFile, image_rows, json_lines, label_file, parquet_rows, text_rows
+from equitar.labels import Labels, parse_label
 from equitar.mix64 import Int64
 from equitar.presence import Presence
-from equitar.storage import read_bytes
+from equitar.sources import Source
+from equitar.storage import expand, read_bytes
 
 RULES = ("key", "base name", "image id")
 _AMBIGUOUS = -2
@@ -127,29 +130,47 @@ def read_labels(path: str, *, classes: Vocabulary | None = None, crowd: bool = T
     """Return the table of labels that a file holds.
 
     Args:
-        path: A file as the module says, local or whatever fsspec opens.
+        path: ``FILE`` or ``FILE:COLUMN`` as the module says, local or whatever fsspec opens.
         classes: Vocabulary to which the labels must belong (default: the categories or names of the file itself).
         crowd: Whether crowd annotations of COCO count as labels.
+
+    Raises:
+        LabelError: If a file is not as it must be.
+        SourceError: If a pattern matches no file.
     """
-    ending = path.removesuffix(".gz").rsplit(".", 1)[-1].lower()
-    if ending not in ("tsv", "csv", "jsonl", "json"):
-        seen = "is Parquet, which cannot be read yet," if ending == "parquet" else f"ends in {ending!r}"
-        raise LabelError(f"{path} {seen} but labels must be in .tsv, .csv, .jsonl or .json; convert it to one of these")
-    raw = _raw(path)
-    if ending == "json":
-        keys, image_ids, labels, vocabulary = _annotations(raw, path, crowd=crowd)
-    else:
-        pairs = list((_json_lines if ending == "jsonl" else _table)(_text(raw), path))
-        keys, image_ids, labels, vocabulary = [key for key, _ in pairs], [], [one for _, one in pairs], None
-    ids, vocabulary = encoded(keys, labels, given=vocabulary, wanted=classes, where=path)
+    file = label_file(path)
+    urls = expand(Source("labels", file.urls)).urls
+    if file.ending == "json" and len(urls) > 1:
+        raise LabelError(f"annotations must be one file; got {len(urls)} for {path}; name one of them")
+    digest = hashlib.blake2b(digest_size=8)
+    found = Annotations([], [], [], None)
+    for url in urls:
+        raw = _raw(url)
+        digest.update(raw)
+        if file.ending == "json":
+            found = image_rows(raw, url, crowd=crowd)
+        else:
+            pairs = list(_rows_of(file, raw, url))
+            found.keys.extend(key for key, _ in pairs)
+            found.labels.extend(labels for _, labels in pairs)
+    given = None if found.categories is None else Vocabulary(*found.categories)
+    ids, vocabulary = encoded(found.keys, found.labels, given=given, wanted=classes, where=path)
+    digest.update(repr((crowd, classes, *([file.column] if file.column else []))).encode("utf-8", "surrogateescape"))
     return LabelTable(
         path=path,
-        digest=_digest(raw + repr((crowd, classes)).encode("utf-8", "surrogateescape")),
+        digest=digest.hexdigest(),
         presence=presence_of(ids),
         vocabulary=vocabulary,
-        keys=tuple(keys),
-        rows=_rows(keys, image_ids, path),
+        keys=tuple(found.keys),
+        rows=_rows(found.keys, found.image_ids, path),
     )
+
+
+def _rows_of(file: LabelFile, raw: bytes, url: str) -> Iterable[tuple[str, Labels]]:
+    if file.ending == "parquet":
+        return parquet_rows(raw, url, column=file.column)
+    text = _text(raw)
+    return json_lines(text, url, column=file.column) if file.ending == "jsonl" else text_rows(text, url)
 
 
 def encoded(
@@ -230,63 +251,3 @@ def _text(raw: bytes) -> str:
 
 def _digest(raw: bytes) -> str:
     return hashlib.blake2b(raw, digest_size=8).hexdigest()
-
-
-def _table(text: str, path: str) -> Iterator[tuple[str, Labels]]:
-    for number, cell in enumerate(_cells(text, path), start=1):
-        if number == 1 and cell[:1] == ["key"]:
-            continue
-        where = f"line {number} of {path}"
-        if len(cell) != 2 or not cell[0]:
-            raise LabelError(f"{where} must be a key and labels separated by blanks; got {cell!r}; mend the file")
-        where = f"key {cell[0]!r} in {where}"
-        yield cell[0], as_labels([parse_label(word, where=where) for word in cell[1].split()], where=where)
-
-
-def _cells(text: str, path: str) -> Iterator[list[str]]:
-    if not path.removesuffix(".gz").lower().endswith(".csv"):
-        # Lines end in newlines only: `splitlines` would also cut a key at, say, U+2028.
-        yield from (line.removesuffix("\r").split("\t") for line in text.removesuffix("\n").split("\n"))
-        return
-    try:
-        yield from csv.reader(io.StringIO(text, newline=""), strict=True)
-    except csv.Error as error:
-        raise LabelError(f"{path} is no CSV ({error}); mend the file") from error
-
-
-def _json_lines(text: str, path: str) -> Iterator[tuple[str, Labels]]:
-    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
-        where = f"line {number} of {path}"
-        parsed = parse_json(line.encode("utf-8", "surrogateescape"), where=where)
-        row = parsed if isinstance(parsed, dict) else {}
-        key, labels = row.get("key", row.get("__key__")), row.get("labels")
-        if not isinstance(key, str) or not isinstance(labels, list):
-            wanted = '{"key": "...", "labels": [...]}'
-            raise LabelError(f"{where} must be {wanted}; got {line[:80]!r}; mend the file")
-        yield key, as_labels(labels, where=f"key {key!r} in {where}")
-
-
-def _annotations(raw: bytes, path: str, *, crowd: bool) -> tuple[list[str], list[str], list[Labels], Vocabulary]:
-    parsed = parse_json(raw, where=path)
-    try:
-        categories = [(one["id"], str(one["name"])) for one in parsed["categories"]]
-        image_ids = [image["id"] for image in parsed["images"]]
-        row_of = {image_id: row for row, image_id in enumerate(image_ids)}
-        keys = [_key_of(image) for image in parsed["images"]]
-        found: list[list[int]] = [[] for _ in keys]
-        for one in parsed["annotations"]:
-            if crowd or not one.get("iscrowd"):
-                found[row_of[one["image_id"]]].append(one["category_id"])
-    except (AttributeError, KeyError, TypeError) as error:
-        wanted = "`images`, `annotations` and `categories` that name each other, as COCO's"
-        raise LabelError(f"{path} must hold {wanted}; got {error!r}; mend the file") from error
-    vocabulary = Vocabulary(ids=tuple(one for one, _ in categories), names=tuple(name for _, name in categories))
-    labels = [as_labels(ids, where=f"image {key!r} of {path}") for key, ids in zip(keys, found, strict=True)]
-    return keys, [str(image_id) for image_id in image_ids], labels, vocabulary
-
-
-def _key_of(image: Mapping[str, Any]) -> str:
-    """Return the key that an image has in a tar that keeps its file name: up to the first dot after the last slash."""
-    name: str = image["file_name"] if image.get("file_name") else "/".join(image["coco_url"].split("/")[-2:])
-    folder, slash, base = name.rpartition("/")
-    return folder + slash + base.partition(".")[0]

@@ -202,3 +202,24 @@ def test_the_command_line_loads_nothing_heavy() -> None:
     program = "import sys, equitar.cli; print(*{'torch', 'webdataset', 'matplotlib', 'fsspec'} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == []
+
+
+def test_labels_come_from_a_column_of_many_parquet_files(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    shard(tmp_path / "00000.tar", "0", "0")
+    shard(tmp_path / "00001.tar", "0")
+    parquet.write_table(pa.table({"key": ["1", "0"], "class": ["dog", "cat"]}), tmp_path / "00000.parquet")
+    parquet.write_table(pa.table({"key": ["2"], "class": ["dog"]}), tmp_path / "00001.parquet")
+    (tmp_path / "00001.tar").write_bytes(member("2.cls", b"0") + END)
+    ran = equitar(
+        "index", f"a={tmp_path}/*.tar", "--labels-from", f"{tmp_path}/*.parquet:class", "--quiet", "--jobs", "1"
+    )
+    assert ran.exit_code == 0, ran.output
+    summary = load_summary(Source("a", f"{tmp_path}/*.tar"))
+    assert summary.class_names == ((0, 1), ("cat", "dog"))
+    assert summary.label_counts is not None
+    assert summary.label_counts.ids.tolist() == [0, 1, 1]
+    checked = equitar("check", f"a={tmp_path}/*.tar", "--quiet", "--jobs", "1")
+    assert checked.exit_code == 0, checked.output

@@ -104,7 +104,7 @@ def test_a_csv_key_may_hold_commas_and_a_tsv_key_any_bytes(tmp_path: Path) -> No
         ("labels.jsonl", '{"key": "a", "labels": [1]}\n{"key"\n', "broken .* line 2"),
         ("labels.json", "[1]", "must hold `images`"),
         ("labels.json", "{", "broken"),
-        ("labels.parquet", "PAR1", "is Parquet, which cannot be read yet,.* convert"),
+        ("labels.parquet", "PAR1", "labels.parquet is damaged or no Parquet"),
         ("labels.xml", "<a/>", "ends in 'xml'"),
     ],
 )
