@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench fuzz clean
+.PHONY: help demo test check docs format bench fuzz clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,11 @@ check: $(STAMP)  ## lint, formatting and types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+# mkdocs-material says at every start that it is maintained until 2027; builds are for what is wrong in the pages.
+docs: $(STAMP)  ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 format: $(STAMP)  ## apply the formatter and the safe fixes
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
@@ -39,7 +44,7 @@ bench: $(STAMP)  ## measure samples/s beside plain webdataset
 	$(BIN)/python benchmarks/bench_index.py
 
 clean:  ## remove the virtual environment and all that was generated
-	rm -rf $(VENV) demo_out benchmarks/out build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) demo_out benchmarks/out build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so that an install that broke off is begun again.

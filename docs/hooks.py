@@ -1,0 +1,41 @@
+"""What mkdocs does beside its plugins: fill in the help of the commands, and refuse pages that load something from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import click
+from mkdocs.exceptions import PluginError
+
+from equitar.cli import main
+
+_WIDTH = 100  # columns of the help on the page
+_FROM_ELSEWHERE = re.compile(r"""<(?:script|img|iframe|link|source)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//[^>]*>""")
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Put the help of every command, as a terminal shows it, where a page says ``{{ commands }}``."""
+    return markdown.replace("{{ commands }}", "\n\n".join(_sections()))
+
+
+def on_post_page(output: str, **_: object) -> str:
+    """Raise where a browser would ask another server for a part of the page."""
+    if found := _FROM_ELSEWHERE.search(output):
+        raise PluginError(f"a page must load nothing from elsewhere; got {found[0]}")
+    return output
+
+
+def _sections() -> Iterator[str]:
+    """Yield a section for the program and for each of its commands."""
+    group = click.Context(main, info_name="equitar", terminal_width=_WIDTH)
+    yield _section("equitar", main.get_help(group))
+    for name in main.list_commands(group):
+        command = main.get_command(group, name)
+        assert command is not None
+        context = click.Context(command, info_name=name, parent=group, terminal_width=_WIDTH)
+        yield _section(f"equitar {name}", command.get_help(context))
+
+
+def _section(words: str, text: str) -> str:
+    return f"## {words}\n\n```console\n$ {words} --help\n{text}\n```"
