@@ -33,7 +33,10 @@ LAYERS = (
         "L3 execute",
         "feed emit clock order state pipeline in_turn packing ring tally build lookup stages loader agreement samplers wrapper",
     ),
-    ("L4 edge", "class_stats training plan_preview plots report lightning cli_words cli_text cli_plan cli"),
+    (
+        "L4 edge",
+        "class_stats training plan_preview plots report lightning parquet_export cli_words cli_text cli_plan cli_export cli",
+    ),
     ("the package", "__init__ __main__"),
 )
 PURE_LAYERS = 2  # the first ones, L0 and L1: numpy, the standard library and each other

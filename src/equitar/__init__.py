@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from equitar.label_files import labels_from_file, labels_from_sidecars
     from equitar.label_presence import LabelPresence, LabelRows
     from equitar.loader import Loader
+    from equitar.parquet_export import export
     from equitar.pipeline import Batches
     from equitar.plan_preview import emissions, preview
     from equitar.repeat import RepeatFactor
@@ -74,6 +75,7 @@ _HOME = {
     "debiased": "build",
     "emissions": "plan_preview",
     "exact": "build",
+    "export": "parquet_export",
     "index": "indexing",
     "labels_from_file": "label_files",
     "labels_from_sidecars": "label_files",
@@ -121,6 +123,7 @@ __all__ = [
     "debiased",
     "emissions",
     "exact",
+    "export",
     "index",
     "labels_from_file",
     "labels_from_sidecars",

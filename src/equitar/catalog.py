@@ -31,6 +31,7 @@ from equitar.summary import Summary, load_summary
 Repeat: TypeAlias = float | RepeatFactor | Callable[[Sidecar], Any] | None
 
 _THREADS = 16  # sidecars are small files: opening them is most of the time
+_AHEAD = 64  # sidecars read before they are asked for
 _SIDECARS_KEPT = 32
 
 
@@ -57,7 +58,8 @@ class Sidecars:
     def all(self) -> Iterator[Sidecar]:
         """Yield the sidecars of all shards in order, without remembering them."""
         with ThreadPoolExecutor(_THREADS) as pool:
-            yield from pool.map(self._read, range(len(self.shards)))
+            for first in range(0, len(self.shards), _AHEAD):  # not all at once: those nobody has taken yet are held
+                yield from pool.map(self._read, range(first, min(first + _AHEAD, len(self.shards))))
 
     def _read(self, shard: int) -> Sidecar:
         url = sidecar_url(self.shards, self.shards.paths[shard], self.source.sidecars)
@@ -210,23 +212,37 @@ def supplies_of(catalog: Catalog, repeat: Repeat) -> list[Supply]:
     Raises:
         SidecarError: If repeats need labels that a source was indexed without.
     """
-    selections = [selection_of(source) for source in catalog.sources]
     how = RepeatFactor(repeat) if isinstance(repeat, float | int) else repeat
+    return [
+        _supply(rows, summary, how) for rows, summary in zip(_rows_of(catalog, how), catalog.summaries, strict=True)
+    ]
+
+
+def row_factors(catalog: Catalog, repeat: Repeat) -> list[Callable[[int, Sidecar], Int64]]:
+    """Return for each source what gives the factors of the rows of a shard, in units of 2**-20 copies, from its sidecar.
+
+    Raises:
+        SidecarError: If repeats need labels that a source was indexed without.
+    """
+    how = RepeatFactor(repeat) if isinstance(repeat, float | int) else repeat
+    return [rows.of for rows in _rows_of(catalog, how)]
+
+
+def _rows_of(catalog: Catalog, how: RepeatFactor | Callable[[Sidecar], Any] | None) -> list[_Rows]:
+    selections = [selection_of(source) for source in catalog.sources]
     factors: Iterable[tuple[Int64 | None, Int64 | None]] = [(None, None)] * len(selections)
     if isinstance(how, RepeatFactor):
         triples = zip(catalog.sidecars, catalog.summaries, selections, strict=True)
         counts = [class_counts(*one, how) for one in triples]
         factors = zip([one.ids for one in counts], class_factors(counts, how), strict=True)
     result = []
-    for sidecars, summary, selection, (ids, of_class) in zip(
-        catalog.sidecars, catalog.summaries, selections, factors, strict=True
-    ):
+    for sidecars, selection, (ids, of_class) in zip(catalog.sidecars, selections, factors, strict=True):
         rows = _Rows(sidecars, selection, ids, of_class)
         if isinstance(how, RepeatFactor):
             rows = replace(rows, up=how.rounding == "ceil", empty=how.without_labels)
         elif how is not None:
             rows = replace(rows, function=how)
-        result.append(_supply(rows, summary, how))
+        result.append(rows)
     return result
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from equitar.cli_export import export_command
 from equitar.cli_plan import plan_command, stats_command
 from equitar.cli_words import Commands, debug_option, parse_sources, source_options, table
 from equitar.indexing import IndexReport, check, index
@@ -126,6 +127,7 @@ def _table(report: IndexReport) -> str:
     return "\n".join([table(rows), *(f"{one.name}: {note}" for one in report.sources for note in one.notes)])
 
 
+main.add_command(export_command)
 main.add_command(stats_command)
 main.add_command(plan_command)
 

@@ -63,8 +63,8 @@ def stats_command(
     if not isinstance(sources, Sequence):
         from equitar.training import adjusted
 
-        sources = adjusted(sources, world_size=world_size, repeat=_factor(repeat, cap))
-    found = stats(sources, repeat=_factor(repeat, cap))
+        sources = adjusted(sources, world_size=world_size, repeat=parse_factor(repeat, cap))
+    found = stats(sources, repeat=parse_factor(repeat, cap))
     if plot:
         plots.plot_stats(found, plot)
     click.echo(json.dumps(stats_json(found), indent=2) if as_json else stats_text(found, plot))
@@ -136,7 +136,7 @@ def plan_command(
         world_size=world_size,
         seed=seed,
         shuffle=shuffle,
-        repeat=_factor(repeat, cap),
+        repeat=parse_factor(repeat, cap),
         steps=steps,
         weights=Temperature(temperature) if temperature else parse_weights(weights) if weights else None,
     )
@@ -180,7 +180,8 @@ def _sources_or_training(words: Sequence[str], root: str | None, sidecars: str |
     return load_training(trainings[0])
 
 
-def _factor(repeat: str | None, cap: float | None) -> RepeatFactor | None:
+def parse_factor(repeat: str | None, cap: float | None) -> RepeatFactor | None:
+    """Return the factor that `--repeat` and `--cap` say, None for none."""
     if repeat is None and cap is not None:
         raise click.UsageError("`--cap` goes with `--repeat`")
     try:
