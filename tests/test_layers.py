@@ -23,7 +23,7 @@ LAYERS = (
     ("L0 values", "errors mix64 presence redact topology sources"),
     (
         "L1 pure",
-        "repeat counting label_presence indexed progress weights quota schedule line shape passes window assign laid track step_plan legal plan held validation recipe",
+        "repeat counting label_presence indexed progress weights quota schedule line shape leap passes window assign laid track step_plan legal plan held validation recipe",
     ),
     (
         "L2 I/O",

@@ -109,7 +109,7 @@ def catalog_of(sources: Sequence[Source]) -> Catalog:
                     f"a shard must belong to one source; {shown(url)} is in {other.name!r} and in {source.name!r} "
                     "(to use parts of it in both, give both a `keep`)"
                 )
-    summaries = tuple(load_summary(source) for source in ordered)
+    summaries = tuple(load_summary(source, shards=listed) for source, listed in zip(ordered, shards, strict=True))
     return Catalog(
         sources=tuple(ordered),
         sidecars=tuple(

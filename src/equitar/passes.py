@@ -15,8 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
+
+from equitar.leap import leap
+
+_KEPT = 1 << 14  # steps for which what they take is remembered while an epoch is looked for
 
 
 class Place(NamedTuple):
@@ -99,28 +104,56 @@ def segments_of(
     0 1 Part(pass_number=0, first=30, num_copies=10)
     1 2 Part(pass_number=1, first=0, num_copies=20)
     """
+    taken = lru_cache(maxsize=_KEPT)(taken)
     quota = taken(num_steps)
     passes, at = [one for one, _ in begin], [gone for _, gone in begin]
     for source, (each, whole, have) in enumerate(zip(quota, in_pass, at, strict=True)):
         if each >= whole:  # such a source begins a pass with each epoch
             passes[source] += epoch + (have > 0)
-    now = 0
+    if len(quota) > 1:
+        _walk(epoch, passes, at, num_steps=num_steps, in_pass=in_pass, most=most, taken=taken)
+    elif quota[0] < in_pass[0]:  # every step takes the same, so nothing need be walked
+        unit = quota[0] // num_steps
+        gone, steps = leap(epoch, per_pass=in_pass[0] // unit, per_epoch=num_steps, most=most, at=at[0] // unit)
+        passes[0], at[0] = passes[0] + gone, steps * unit
+    crossings = _crossings(quota, in_pass, at, num_steps=num_steps, most=most, taken=taken)
+    return _cut(crossings, passes, at, num_steps=num_steps, in_pass=in_pass, taken=taken)
+
+
+def _walk(
+    epochs: int,
+    passes: list[int],
+    at: list[int],
+    *,
+    num_steps: int,
+    in_pass: Sequence[int],
+    most: int,
+    taken: Callable[[int], Sequence[int]],
+) -> None:
+    """Move passes and places, (sources,) each, on by so many epochs, from one in which some source crosses to the next.
+
+    Sources that share their steps cross where the others let them, so there is no shorter way.
+    """
+    quota, now = taken(num_steps), 0
     while True:
-        skip = min(epoch - now, _epochs_until_crossing(quota, in_pass, at))
+        skip = min(epochs - now, _epochs_until_crossing(quota, in_pass, at))
         now += skip
-        at = [
-            have + skip * each if each < whole else have for have, each, whole in zip(at, quota, in_pass, strict=True)
-        ]
+        _move(at, quota, in_pass, skip)
+        if now == epochs:
+            return
         crossings = _crossings(quota, in_pass, at, num_steps=num_steps, most=most, taken=taken)
-        if now == epoch:
-            return _cut(crossings, passes, at, num_steps=num_steps, in_pass=in_pass, taken=taken)
+        _move(at, quota, in_pass, 1)
         for source, step in crossings.items():
             passes[source] += 1
             at[source] = quota[source] - taken(step)[source]
-        for source, each in enumerate(quota):
-            if source not in crossings and each < in_pass[source]:
-                at[source] += each
         now += 1
+
+
+def _move(at: list[int], quota: Sequence[int], in_pass: Sequence[int], epochs: int) -> None:
+    """Move the places of sources that do not begin a pass with each epoch on by so many epochs."""
+    for source, (each, whole) in enumerate(zip(quota, in_pass, strict=True)):
+        if each < whole:
+            at[source] += epochs * each
 
 
 def _epochs_until_crossing(quota: Sequence[int], in_pass: Sequence[int], at: Sequence[int]) -> int:

@@ -158,19 +158,18 @@ def write_summary(source: Source, summary: Summary) -> str:
     return url
 
 
-def load_summary(source: Source, *, digest: str | None = None) -> Summary:
-    """Return the summary of a source, restricted to the shards that the source lists.
-
-    Without a summary it is made from the sidecars, in memory.
+def load_summary(source: Source, *, shards: ShardList | None = None, digest: str | None = None) -> Summary:
+    """Return the summary of a source, restricted to its shards; without a summary it is made from the sidecars, in memory.
 
     Args:
         source: The source.
+        shards: Its shards, where they are at hand.
         digest: Which summary to load (default: the newest, that of the pointer).
 
     Raises:
         SidecarError: If a shard is not covered, or what is there is damaged.
     """
-    shards, mend = expand(source), index_command(source)
+    shards, mend = shards or expand(source), index_command(source)
     folder, options = _folder(source, shards), source.storage_options
     if digest is None:
         name = _pointed_at(source, folder, mend)
