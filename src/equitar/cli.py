@@ -26,7 +26,7 @@ def main() -> None:
     """Debiased batches and repeated samples from WebDataset shards, planned before a tar is opened.
 
     Shards are indexed once; all else reads what `index` wrote. SOURCE is name=urls, where urls is a path, a brace
-    pattern, a glob or @FILE with one a line; equal names on one line are one source.
+    pattern, a glob or @FILE with one a line (or of wids, open_clip, open_lm, Energon); equal names on one line are one source.
 
     \b
       equitar index cc3m=/data/cc3m-{000000..000331}.tar --labels cls
@@ -101,21 +101,33 @@ def index_command(
 
 
 @main.command("check")
+@click.option("--against", metavar="FILE", multiple=True, help="Counts or offsets of another tool; may be given again.")
 @click.option("--jobs", metavar="N", type=click.IntRange(min=1), help="Processes (default: one for each core).")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @source_options
 def check_command(
-    words: tuple[str, ...], root: str | None, sidecars: str | None, jobs: int | None, quiet: bool
+    words: tuple[str, ...],
+    root: str | None,
+    sidecars: str | None,
+    jobs: int | None,
+    quiet: bool,
+    against: tuple[str, ...],
 ) -> None:
     """Compare sidecars with shards: sizes, and digests of all headers and label bytes.
 
+    With --against also with what another tool says: indexes of wids, DALI (*.idx) and Energon (.nv-meta, *.tar.idx),
+    open_clip's sizes.json, open_lm's manifest.jsonl, img2dataset's *_stats.json and *.parquet.
+
     \b
       equitar check cc3m=/data/cc3m-{000000..000331}.tar
+      equitar check cc3m=/data/cc3m-{000000..000331}.tar --against /data/sizes.json --against '/data/*.idx'
     """
-    problems = check(parse_sources(words, root=root, sidecars=sidecars), jobs=jobs, progress=not quiet)
+    problems = check(parse_sources(words, root=root, sidecars=sidecars), jobs=jobs, progress=not quiet, against=against)
     if problems:
-        raise click.ClickException("\n".join([f"{len(problems)} shards differ from their sidecars", *problems]))
-    click.echo("all sidecars are those of their shards")
+        s = "s" * (len(problems) > 1)
+        what = f"difference{s} from shards or other tools" if against else "shards differ from their sidecars"
+        raise click.ClickException("\n".join([f"{len(problems)} {what}", *problems]))
+    click.echo("all sidecars are those of their shards" + (f", and as {', '.join(against)} say" if against else ""))
 
 
 def _table(report: IndexReport) -> str:

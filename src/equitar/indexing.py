@@ -27,6 +27,7 @@ from itertools import islice
 
 from tqdm import tqdm
 
+from equitar.cross_check import Known, differences
 from equitar.errors import LabelError, ShardError, SidecarError, SourceError
 from equitar.labels import Missing, labels_from_spec
 from equitar.ledger import Ledger, SourceReport
@@ -102,10 +103,22 @@ def index(
     return IndexReport(sources=tuple(ledger.report() for ledger in ledgers))
 
 
-def check(sources: Source | Iterable[Source], *, jobs: int | None = None, progress: bool = True) -> list[str]:
+def check(
+    sources: Source | Iterable[Source],
+    *,
+    jobs: int | None = None,
+    progress: bool = True,
+    against: Sequence[str] = (),
+) -> list[str]:
     """Return what is wrong with sidecars and summaries, a sentence each.
 
     Shards are walked again, and labels that are in them are read again.
+
+    Args:
+        sources: What to check.
+        jobs: Processes, as for `index`.
+        progress: Whether a terminal shows a bar.
+        against: Files of other tools that say the same of these shards, see `equitar.foreign`: what they say otherwise is told too.
     """
     ledgers = _ledgers(sources)
     shards = [(ledger, shard) for ledger in ledgers for shard in ledger.shards]
@@ -124,7 +137,8 @@ def check(sources: Source | Iterable[Source], *, jobs: int | None = None, progre
         ):
             mend = index_command(ledger.source)
             problems.append(f"the summary of source {ledger.source.name!r} is of other sidecars than there are; {mend}")
-    return problems
+    known = [Known(shard, ledger.rows.get(shard.path)) for ledger, shard in shards]
+    return problems + [problem for pattern in against for problem in differences(pattern, known)]
 
 
 def _ledgers(sources: Source | Iterable[Source]) -> list[Ledger]:

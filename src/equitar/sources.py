@@ -106,7 +106,8 @@ class Source:
 
     Attributes:
         name: What the source is called; it identifies the source in plans, weights, states and batches.
-        urls: A brace pattern, a glob, ``@FILE`` with one URL a line, or a sequence of these.
+        urls: A brace pattern, a glob, ``@FILE`` with one URL a line or of another tool (see `equitar.shard_lists`), or a
+            sequence of these.
         root: What the paths of its shards are relative to (default: their deepest common folder). The paths identify
             the shards, so a source copied elsewhere gives the same plan.
         sidecars: Folder of the sidecars, mirroring the paths below `root` (default: beside each shard).

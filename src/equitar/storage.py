@@ -22,6 +22,7 @@ from equitar.errors import SourceError, StorageError
 from equitar.patience import StorageOptions, store_failures
 from equitar.redact import shown, without_secrets
 from equitar.remote import filesystem, is_web, patiently
+from equitar.shard_lists import read_entries
 from equitar.sources import Source
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
 ]
 
 _MAGIC = re.compile(r"[*?[]")
+_PART = re.compile(r"(?P<file>.+\.(?:yaml|yml|json)):(?P<part>[^/:]+)", re.DOTALL)
 _RENAMING = frozenset({"sftp", "ssh", "ftp", "hdfs", "webhdfs", "smb"})  # a half-written file would be seen there
 
 
@@ -91,8 +93,7 @@ def expand(source: Source) -> ShardList:
 def _matches(pattern: str, source: Source) -> Iterator[str]:
     """Yield the URLs of one pattern of a source."""
     if pattern.startswith("@"):
-        lines = [line.strip() for line in read_bytes(pattern[1:], source.storage_options).decode().splitlines()]
-        listed = [url for line in lines if line for url in _matches(line, source)]
+        listed = list(_listed(pattern[1:], source))
         if not listed:
             raise SourceError(
                 f"source {source.name!r} lists {shown(pattern)!r}, which is empty; write one URL a line into it"
@@ -110,6 +111,20 @@ def _matches(pattern: str, source: Source) -> Iterator[str]:
         if not found:
             raise SourceError(f"source {source.name!r} has the pattern {shown(one)!r}, which matches no file; mend it")
         yield from found
+
+
+def _listed(path: str, source: Source) -> Iterator[str]:
+    """Yield the URLs in a file: of another tool, see `equitar.shard_lists`, or one pattern a line."""
+    part = _PART.fullmatch(path)
+    file = part["file"] if part else path
+    raw = read_bytes(file, source.storage_options)
+    entries = read_entries(raw, file, part=part["part"] if part else None)
+    if entries is not None:
+        yield from (entry.url for entry in entries)
+        return
+    for line in raw.decode().splitlines():
+        if line.strip():
+            yield from _matches(line.strip(), source)
 
 
 def _glob(pattern: str, options: StorageOptions) -> list[str]:

@@ -1,0 +1,198 @@
+"""What does the index of another tool say of shards: how many samples, and where in the tar they lie?
+
+    the lists of `equitar.shard_lists`
+    DALI              x.idx of `wds2idx`, v1.1 and v1.2: field, offset and size of every member, a line for each sample
+    Megatron Energon  .nv-meta/index.sqlite: the same; x.tar.idx: where each sample begins; the folder .nv-meta stands for what is in it
+    img2dataset       00000_stats.json, and 00000.parquet with `status`: how many downloads of a shard succeeded
+
+A file is known by what is in it. A glob or a brace pattern is for many files, as most of these are of one shard each.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from equitar.errors import SourceError
+from equitar.mix64 import Int64
+from equitar.redact import shown
+from equitar.shard_lists import read_entries
+from equitar.sources import Source
+from equitar.storage import expand, local_path, place_of, read_bytes
+
+_SQLITE = b"SQLite format 3\0"
+_STATS = "_stats.json"
+
+
+class Members(NamedTuple):
+    """Where members are said to lie.
+
+    Attributes:
+        row: Which sample each belongs to, (members,), not falling.
+        field: Field of each, (members,).
+        offset: Where its data begin, (members,), bytes.
+        size: Length of its data, (members,), bytes.
+    """
+
+    row: Int64
+    field: list[str]
+    offset: Int64
+    size: Int64
+
+
+class Told(NamedTuple):
+    """What a file says of one shard.
+
+    Attributes:
+        file: The file.
+        shard: The place of the shard, see `place_of`.
+        samples: How many samples it holds; None if that is not said.
+        size: Its length in bytes; None if that is not said.
+        starts: Where each sample begins, (samples,), bytes; None if that is not said.
+        members: Its members; None if they are not told.
+        keys: Key of each sample; None if they are not told.
+    """
+
+    file: str
+    shard: str
+    samples: int | None
+    size: int | None = None
+    starts: Int64 | None = None
+    members: Members | None = None
+    keys: list[str] | None = None
+
+
+def read_told(pattern: str) -> Iterator[Told]:
+    """Yield what files say of shards, one shard after another.
+
+    Args:
+        pattern: A file as the module says, a folder `.nv-meta`, or a glob or brace pattern for many files.
+
+    Raises:
+        SourceError: If a pattern matches no file, or a file is none of these or not as it must be.
+    """
+    for url in expand(Source("another index", pattern, root="/" if local_path(pattern) is not None else None)).urls:
+        local = local_path(url)
+        files = _of_folder(Path(local)) if local is not None and Path(local).is_dir() else [url]
+        for file in files:
+            yield from _told(file)
+
+
+def _of_folder(folder: Path) -> list[str]:
+    found = [one for name in (".info.json", ".info.yaml", "index.sqlite") if (one := folder / name).exists()]
+    if not found:
+        raise SourceError(f"{folder} must hold .info.json, .info.yaml or index.sqlite, as .nv-meta does; it has none")
+    return [str(one) for one in found]
+
+
+def _told(url: str) -> Iterator[Told]:
+    raw = read_bytes(url, None)
+    if raw.startswith(_SQLITE):
+        yield from _energon_index(url)
+        return
+    entries = read_entries(raw, url)
+    if entries is not None:
+        for entry in entries:
+            yield Told(shown(url), place_of(entry.url), entry.samples, entry.size)
+        return
+    readers: tuple[tuple[bool, Callable[[bytes, str], Told]], ...] = (
+        (raw.startswith(b"v1."), _dali),
+        (url.endswith(".tar.idx"), _energon_offsets),
+        (url.endswith(_STATS), _img2dataset_stats),
+        (raw.startswith(b"PAR1"), _img2dataset_rows),
+    )
+    reader = next((reader for is_such, reader in readers if is_such), None)
+    if reader is None:
+        wanted = "a list or an index of wids, open_clip, open_lm, Energon, DALI or img2dataset"
+        raise SourceError(f"{shown(url)} must be {wanted}; it begins with {raw[:40]!r}")
+    try:
+        yield reader(raw, url)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, SourceError):
+            raise
+        raise SourceError(f"{shown(url)} is not as its tool writes it ({error}); make it anew") from error
+
+
+def _dali(raw: bytes, url: str) -> Told:
+    """Read ``version samples``, then a line for each sample: field, offset, size (and from v1.2 on name) of each member."""
+    head, *lines = raw.decode("utf-8", "surrogateescape").removesuffix("\n").split("\n")
+    version, _, number = head.partition(" ")
+    width = {"v1.1": 3, "v1.2": 4}.get(version)
+    if width is None:
+        raise SourceError(f"{shown(url)} must be of version v1.1 or v1.2; got {version!r}; make it anew by wds2idx")
+    if int(number) != len(lines):
+        raise SourceError(f"{shown(url)} must have {number} samples, as its first line says; got {len(lines)} lines")
+    row: list[int] = []
+    words: list[str] = []
+    for number_of_line, line in enumerate(lines, start=2):
+        cells = line.split(" ")
+        if len(cells) % width or not all(map(str.isdecimal, cells[1::width] + cells[2::width])):
+            wanted = f"{width} words for each member, a field, an offset and a size first"
+            raise SourceError(f"line {number_of_line} of {shown(url)} must be {wanted}; got {line[:80]!r}")
+        row += [number_of_line - 2] * (len(cells) // width)
+        words += cells
+    field, offset, size = words[::width], np.array(words[1::width], np.int64), np.array(words[2::width], np.int64)
+    members = Members(np.array(row, np.int64), field, offset, size)
+    keys = None
+    if width == 4:  # a name, of which the field is the end
+        name_of = dict(zip(reversed(row), zip(reversed(words[3::width]), reversed(field), strict=True), strict=True))
+        keys = [name.removesuffix(f".{end}") for _, (name, end) in sorted(name_of.items())]
+    return Told(shown(url), place_of(f"{url.removesuffix('.idx')}.tar"), len(lines), members=members, keys=keys)
+
+
+def _energon_offsets(raw: bytes, url: str) -> Told:
+    """Read 64-bit numbers: where each sample begins, and where the last one ends."""
+    starts = np.frombuffer(raw, "<u8").astype(np.int64)
+    if not len(starts):
+        raise SourceError(f"{shown(url)} must hold the beginning of each sample and the end; it is empty")
+    return Told(shown(url), place_of(url.removesuffix(".idx")), len(starts) - 1, starts=starts[:-1])
+
+
+def _energon_index(url: str) -> Iterator[Told]:
+    local = local_path(url)
+    if local is None:
+        raise SourceError(f"{shown(url)} is an SQLite file, which is read on a local disk only; download it")
+    infos = [one for name in (".info.json", ".info.yaml") if (one := Path(local).with_name(name)).exists()]
+    entries = read_entries(infos[0].read_bytes(), str(infos[0])) if infos else None
+    if entries is None:
+        raise SourceError(f"{local} must lie beside .info.json or .info.yaml, which names its shards; restore that")
+    samples = "SELECT byte_offset, sample_key FROM samples WHERE tar_file_id = ? ORDER BY sample_index"
+    parts = (
+        "SELECT sample_index, part_name, content_byte_offset, content_byte_size FROM sample_parts WHERE tar_file_id = ? "
+        "ORDER BY sample_index, content_byte_offset"
+    )
+    try:
+        with closing(sqlite3.connect(f"{Path(local).resolve().as_uri()}?mode=ro", uri=True)) as index:
+            for number, entry in enumerate(entries):
+                begun = index.execute(samples, (number,)).fetchall()
+                starts = np.array([one for one, _ in begun], np.int64)
+                rows = index.execute(parts, (number,)).fetchall()
+                row, offset, size = (np.array([one[at] for one in rows], np.int64) for at in (0, 2, 3))
+                members = Members(row, [one[1] for one in rows], offset, size)
+                keys = [key for _, key in begun]
+                yield Told(local, place_of(entry.url), len(keys), starts=starts, members=members, keys=keys)
+    except (sqlite3.Error, TypeError) as error:  # a number may be NULL
+        raise SourceError(f"{local} is not as `energon prepare` writes it ({error}); run it again") from error
+
+
+def _img2dataset_stats(raw: bytes, url: str) -> Told:
+    return Told(shown(url), place_of(f"{url.removesuffix(_STATS)}.tar"), int(json.loads(raw)["successes"]))
+
+
+def _img2dataset_rows(raw: bytes, url: str) -> Told:
+    try:
+        from pyarrow import ArrowException, parquet  # noqa: PLC0415  (an extra, and slow to import)
+    except ImportError as error:
+        raise SourceError(f"{shown(url)} needs pyarrow; run `pip install 'equitar[parquet]'`") from error
+    try:
+        status = parquet.read_table(io.BytesIO(raw), columns=["status"])["status"].to_pylist()
+    except (ArrowException, KeyError) as error:
+        raise SourceError(f"{shown(url)} must have a column `status`, as img2dataset writes it ({error})") from error
+    return Told(shown(url), place_of(f"{url.removesuffix('.parquet')}.tar"), status.count("success"))
