@@ -11,12 +11,14 @@ from mkdocs.exceptions import PluginError
 from equitar.cli import main
 
 _WIDTH = 100  # columns of the help on the page
+_COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
 _FROM_ELSEWHERE = re.compile(r"""<(?:script|img|iframe|link|source)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//[^>]*>""")
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Put the help of every command, as a terminal shows it, where a page says ``{{ commands }}``."""
-    return markdown.replace("{{ commands }}", "\n\n".join(_sections()))
+    """Put the help of every command where a page says ``{{ commands }}``; leave out comments: code that tests run."""
+    shown = _COMMENT.sub("", markdown)
+    return shown.replace("{{ commands }}", "\n\n".join(_sections())) if "{{ commands }}" in shown else shown
 
 
 def on_post_page(output: str, **_: object) -> str:

@@ -1,0 +1,22 @@
+"""Does what the pages of the documentation show still come? Their blocks run, in order, in a folder of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from docs.pages import run_page
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ["choosing.md", "faq.md", "how-it-works.md", "sidecar-format.md"]
+
+
+@pytest.mark.parametrize("name", [*PAGES, pytest.param("tutorial.md", marks=pytest.mark.distributed)])
+def test_blocks_of_a_page_print_what_it_says(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    outputs = list(run_page(DOCS / name))
+    assert outputs, "a page without outputs shows nothing"
+    for one in outputs:
+        assert one.fits, f"{name}, line {one.line}, says\n{one.said}\nbut this came\n{one.came}"
