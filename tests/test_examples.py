@@ -9,26 +9,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import demo_shards
 import equitar
+from pages import write_digits
 
 EXAMPLES = Path(demo_shards.__file__).parent
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the digits, and their negatives as a second source: the other sources take seconds to load."""
-    from sklearn.datasets import load_digits
-
     folder = tmp_path_factory.mktemp("demo") / "shards"
-    demo_shards.write_digits(folder)
-    images, labels = load_digits(return_X_y=True)
-    negatives = np.round(255 - images[:300].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-    samples = (demo_shards._digit(negatives, labels, index) for index in range(300))
-    demo_shards.write_shards(folder, "negatives", samples, 100)
+    write_digits(folder)
     return folder
 
 

@@ -1,0 +1,81 @@
+"""Do the recipes do what their pages say? A page shows parts of a script in `examples/`, and the scripts run here."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import equitar
+from pages import EXAMPLES, is_part_of, python_blocks, write_digits
+
+SCRIPT_OF = {"recipes/ddp.md": "ddp_contrastive", "recipes/detection.md": "detection"}
+STEP = re.compile(r"step +(\d+) (\w+) +loss ([\d.]+)")
+
+
+def run(script: str, *words: object, ranks: int = 0) -> str:
+    """Run a script, by torchrun if it has ranks, and return what it printed."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
+    paths = os.pathsep.join([str(Path(equitar.__file__).parents[1]), str(EXAMPLES)])
+    ran = subprocess.run(
+        [sys.executable, *(torchrun if ranks else []), str(EXAMPLES / script), *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        env={**os.environ, "PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    return ran.stdout
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recipes") / "shards"
+    write_digits(folder)
+    return folder
+
+
+@pytest.mark.parametrize("page", SCRIPT_OF)
+def test_a_page_shows_parts_of_the_script_that_runs(page: str) -> None:
+    script = (EXAMPLES / f"{SCRIPT_OF[page]}.py").read_text(encoding="utf-8")
+    blocks = python_blocks(page)
+    assert len(blocks) >= 2
+    for block in blocks:
+        assert is_part_of(block, script), f"{page} shows what is not in the script:\n{block}"
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(240)
+def test_a_gathered_loss_on_two_ranks_trains_as_on_one_with_the_same_sources_at_every_step(digits: Path) -> None:
+    pair = STEP.findall(run("ddp_contrastive.py", digits, "--steps", 8, "--save-at", 3, ranks=2))  # asserts equal sources
+    alone = STEP.findall(run("ddp_contrastive.py", digits, "--steps", 8, "--resume", ranks=1))
+    assert [int(step) for step, *_ in pair] == list(range(8))
+    assert {source for _, source, _ in pair} == {"digits", "negatives"}
+    assert [step[:2] for step in alone] == [step[:2] for step in pair[3:]]
+    assert [float(loss) for *_, loss in alone] == pytest.approx([float(loss) for *_, loss in pair[3:]], abs=1e-4)
+    assert float(pair[-1][2]) < float(pair[0][2])
+
+
+def test_rare_classes_come_more_often_by_their_factor_to_a_detector(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import detection
+
+    epochs, batch_size = 2, 16
+    detection.main(tmp_path, 0.5, epochs)
+    out = capsys.readouterr().out
+    rows = re.findall(r"^(\w+) +(\d+) +([\d.]+) +(\d+) +(\d+)$", out, re.MULTILINE)
+    assert {name: float(factor) > 1 for name, _, factor, _, _ in rows} == {"small": True, "tall": True, "wide": False}
+    name, images, factor, plain, repeated = rows[0]
+    # The rarest class makes the factor of its images. A pass leaves out less than a batch of copies.
+    assert name == "small"
+    assert int(plain) == pytest.approx(epochs * int(images), abs=epochs * 3)
+    assert int(repeated) == pytest.approx(epochs * int(images) * float(factor), abs=epochs * (batch_size // 4))
+    losses = re.search(r"loss ([\d.]+) -> ([\d.]+)", out)
+    assert losses is not None
+    assert float(losses[2]) < float(losses[1]) / 2
