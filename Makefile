@@ -7,12 +7,13 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+OPEN_CLIP := .venv-open-clip
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs format bench fuzz clean
+.PHONY: help demo test test-open-clip check docs format bench fuzz clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(STAMP)  ## write demo shards, index them, stream both kinds of epoch
 	$(BIN)/python examples/demo.py
@@ -20,6 +21,10 @@ demo: $(STAMP)  ## write demo shards, index them, stream both kinds of epoch
 # Two workers: the suite waits on child processes and files often enough that a second one pays, even on two cores.
 test: $(STAMP)  ## run all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+
+# An environment of its own: open_clip pins an older webdataset, and torchvision must fit torch.
+test-open-clip: $(OPEN_CLIP)/.installed  ## run open_clip's own training, and the pipeline's tests with the webdataset it pins
+	$(OPEN_CLIP)/bin/python -m pytest tests/integration/test_open_clip.py tests/integration/test_pipeline.py $(PYTEST_ARGS)
 
 fuzz: $(STAMP)  ## put 200,000 mutated tars and sidecars through builder and readers
 	PYTHONPATH=tests $(BIN)/python tests/fuzz/fuzz_tars.py
@@ -44,7 +49,7 @@ bench: $(STAMP)  ## measure samples/s beside plain webdataset
 	$(BIN)/python benchmarks/bench_index.py
 
 clean:  ## remove the virtual environment and all that was generated
-	rm -rf $(VENV) demo_out benchmarks/out build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OPEN_CLIP) demo_out benchmarks/out build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so that an install that broke off is begun again.
@@ -52,4 +57,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "setting up $(VENV): some minutes and 1.5 GB or more, most of it torch"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable '.[dev,demo]' --constraint constraints.txt
+	@touch $@
+
+$(OPEN_CLIP)/.installed: pyproject.toml constraints-open-clip.txt
+	@echo "setting up $(OPEN_CLIP): some minutes and up to 6 GB, most of it torch"
+	$(PYTHON) -m venv $(OPEN_CLIP)
+	$(OPEN_CLIP)/bin/python -m pip install --quiet --editable . 'open_clip_torch[training]' hypothesis pillow pytest pytest-timeout \
+		--constraint constraints-open-clip.txt
 	@touch $@
