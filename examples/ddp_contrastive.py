@@ -31,13 +31,15 @@ class Gathered(torch.autograd.Function):
     """The rows of all ranks; the gradient of a row is the sum of what the losses of all ranks say of it."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:  # type: ignore[override]  # noqa: D102
+    def forward(_: Any, rows: Tensor) -> Tensor:
+        """Gather the rows."""
         parts = [torch.empty_like(rows) for _ in range(distributed.get_world_size())]
         distributed.all_gather(parts, rows.contiguous())
         return torch.cat(parts)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]  # noqa: D102
+    def backward(_: Any, gradient: Tensor) -> Tensor:
+        """Return the part of this rank of the gradients of all ranks."""
         gradient = gradient.contiguous()
         distributed.all_reduce(gradient)
         return gradient.chunk(distributed.get_world_size())[distributed.get_rank()]
@@ -49,7 +51,8 @@ def contrastive_loss(images: Tensor, texts: Tensor, letters: Tensor) -> Tensor:
     fits = (letters[:, None] == all_letters).all(2).float()
     by_image = log_softmax(10 * images @ all_texts.T, 1)
     by_text = log_softmax(10 * texts @ all_images.T, 1)
-    return -(fits / fits.sum(1, keepdim=True) * (by_image + by_text)).sum(1).mean() / 2
+    loss: Tensor = -(fits / fits.sum(1, keepdim=True) * (by_image + by_text)).sum(1).mean() / 2
+    return loss
 
 
 class Towers(nn.Module):
@@ -90,7 +93,8 @@ def train(folder: Path, steps: int, save_at: int | None, *, resume: bool) -> lis
     came = []
     for batch in loader:
         letters = torch.stack(batch["letters"])
-        loss = contrastive_loss(*model(torch.stack(batch["pixels"]), letters), letters)
+        images, texts = model(torch.stack(batch["pixels"]), letters)
+        loss = contrastive_loss(images, texts, letters)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # averages the gradients over the ranks
         optimizer.step()

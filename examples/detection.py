@@ -33,7 +33,7 @@ SIZE, STRIDE = 32, 8  # pixels of an image, and of the cells in which the head p
 def write(folder: Path, num_images: int) -> None:
     """Write `objects-*.tar`, and `instances.json` as of COCO."""
     rng = np.random.default_rng(0)
-    images, annotations, samples = [], [], []
+    images, annotations, samples = [], list[dict[str, Any]](), []
     for number in range(num_images):
         found = [1] + [one for one, every in EVERY.items() if number % every == 0]
         picture, boxes = np.zeros((SIZE, SIZE, 3), np.uint8), []

@@ -1,6 +1,6 @@
-"""Train open_clip on debiased batches, without a change in open_clip: this script takes open_clip's own arguments.
+r"""Train open_clip on debiased batches, without a change in open_clip: this script takes open_clip's own arguments.
 
-python examples/open_clip_data.py --model ViT-B-32 --batch-size 256 --workers 4 --dataset-type webdataset \\
+python examples/open_clip_data.py --model ViT-B-32 --batch-size 256 --workers 4 --dataset-type webdataset \
     --train-data "cc3m=/data/cc3m-{000000..000331}.tar::sbu=/data/sbu-{00000..00086}.tar"
 
 A source is `name=urls`, and sources are joined by `::`. Each was indexed: ``equitar index "cc3m=/data/cc3m-{000000..000331}.tar"``.
@@ -13,9 +13,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import open_clip_train.data
+import open_clip_train.main
 import torch
 import webdataset as wds
-from open_clip_train import data, main
 from open_clip_train.data import DataInfo, filter_no_caption_or_no_image, log_and_continue
 from torch import Tensor
 
@@ -42,11 +43,16 @@ def pairs(samples: list[dict[str, Any]]) -> tuple[Tensor, Tensor]:
 
 
 def sources_of(text: str) -> list[equitar.Source]:
-    return [equitar.Source(*one.split("=", 1)) for one in text.split("::")]
+    parts = [one.partition("=") for one in text.split("::")]
+    return [equitar.Source(name, urls) for name, _, urls in parts]
 
 
 def get_equitar_data(
-    args: Any, preprocess_img: Any, is_train: bool, epoch: int = 0, tokenizer: Any = None  # noqa: FBT001
+    args: Any,
+    preprocess_img: Any,
+    is_train: bool,  # noqa: FBT001  (open_clip's signature)
+    epoch: int = 0,
+    tokenizer: Any = None,
 ) -> DataInfo:
     """Return what `open_clip_train.data.get_wds_dataset` returns, with batches of one source each."""
     stages = [
@@ -84,5 +90,5 @@ def get_equitar_data(
 
 
 if __name__ == "__main__":
-    data.get_wds_dataset = get_equitar_data
-    main.main(sys.argv[1:])
+    open_clip_train.data.get_wds_dataset = get_equitar_data
+    open_clip_train.main.main(sys.argv[1:])

@@ -13,7 +13,11 @@ import pytest
 import equitar
 from pages import EXAMPLES, is_part_of, python_blocks, write_digits
 
-SCRIPT_OF = {"recipes/ddp.md": "ddp_contrastive", "recipes/detection.md": "detection"}
+SCRIPT_OF = {
+    "recipes/ddp.md": "ddp_contrastive",
+    "recipes/detection.md": "detection",
+    "recipes/open_clip.md": "open_clip_data",  # run by tests/integration/test_open_clip.py
+}
 STEP = re.compile(r"step +(\d+) (\w+) +loss ([\d.]+)")
 
 
@@ -52,7 +56,8 @@ def test_a_page_shows_parts_of_the_script_that_runs(page: str) -> None:
 @pytest.mark.distributed
 @pytest.mark.timeout(240)
 def test_a_gathered_loss_on_two_ranks_trains_as_on_one_with_the_same_sources_at_every_step(digits: Path) -> None:
-    pair = STEP.findall(run("ddp_contrastive.py", digits, "--steps", 8, "--save-at", 3, ranks=2))  # asserts equal sources
+    # The script itself asserts equal sources.
+    pair = STEP.findall(run("ddp_contrastive.py", digits, "--steps", 8, "--save-at", 3, ranks=2))
     alone = STEP.findall(run("ddp_contrastive.py", digits, "--steps", 8, "--resume", ranks=1))
     assert [int(step) for step, *_ in pair] == list(range(8))
     assert {source for _, source, _ in pair} == {"digits", "negatives"}

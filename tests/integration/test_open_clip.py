@@ -18,7 +18,6 @@ import webdataset as wds
 from PIL import Image
 
 import equitar
-from pages import EXAMPLES, is_part_of, python_blocks
 
 open_clip = pytest.importorskip("open_clip")
 pytestmark = [pytest.mark.filterwarnings("default")]  # other libraries' business
@@ -41,7 +40,8 @@ def train_data(tmp_path_factory: pytest.TempPathFactory) -> str:
                     jpg = io.BytesIO()
                     grey = np.full((40, 40, 3), 30 if name == "dark" else 220, np.uint8)
                     Image.fromarray(grey).save(jpg, format="JPEG")
-                    sample = {"__key__": f"{shard}{number:03d}", "jpg": jpg.getvalue(), "txt": f"{name} {shard} {number}"}
+                    key, txt = f"{shard}{number:03d}", f"{name} {shard} {number}"
+                    sample = {"__key__": key, "jpg": jpg.getvalue(), "txt": txt}
                     if (name, shard, number) == ("dark", 0, 3):
                         del sample["txt"]  # no caption: to be dropped
                     writer.write(sample)
@@ -118,18 +118,22 @@ def test_validation_gives_every_sample_that_has_a_caption_once(train_data: str) 
     assert len(texts) == len(set(texts)) == 31
 
 
-@pytest.mark.parametrize(("accumulated", "samples"), [(1, 32), (2, 24)])  # two by two, 4 + 2 batches of the 5 + 3 are left
+# Two by two, 4 + 2 batches of the 5 + 3 are left.
+@pytest.mark.parametrize(("accumulated", "samples"), [(1, 32), (2, 24)])
 def test_the_training_of_open_clip_runs_and_resumes(
     accumulated: int, samples: int, train_data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import open_clip_data
+    from open_clip_train import data
+    from open_clip_train.main import main
 
-    monkeypatch.setattr(open_clip_data.data, "get_wds_dataset", open_clip_data.get_equitar_data)
+    from open_clip_data import get_equitar_data
+
+    monkeypatch.setattr(data, "get_wds_dataset", get_equitar_data)
     run = ["--train-data", train_data, "--dataset-type", "webdataset", "--batch-size", "4", "--workers", "0"]
     run += ["--model", "tiny", "--precision", "fp32", "--logs", str(tmp_path), "--name", "run", "--warmup", "1"]
     run += ["--log-every-n-steps", "1", "--accum-freq", str(accumulated)]
-    open_clip_data.main.main([*run, "--epochs", "1"])
-    open_clip_data.main.main([*run, "--epochs", "2", "--resume", "latest"])
+    main([*run, "--epochs", "1"])
+    main([*run, "--epochs", "2", "--resume", "latest"])
     log = (tmp_path / "run" / "out.log").read_text()
     # A set: the second `main` of a process logs every line twice.
     steps = set(re.findall(rf"Train Epoch: (\d) \[ *(\d+)/{samples} .*Contrastive_loss: ([\d.]+)", log))
@@ -138,9 +142,3 @@ def test_the_training_of_open_clip_runs_and_resumes(
         (epoch, done) for epoch in (0, 1) for done in range(each, samples + 1, each)
     ]
     assert all(0 < float(loss) < 10 for *_, loss in steps)
-
-
-def test_the_page_shows_parts_of_the_script() -> None:
-    script = (EXAMPLES / "open_clip_data.py").read_text(encoding="utf-8")
-    for block in python_blocks("recipes/open_clip.md"):
-        assert is_part_of(block, script)
