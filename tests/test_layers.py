@@ -27,7 +27,7 @@ LAYERS = (
     ),
     (
         "L2 I/O",
-        "tar grouping ordinary streamed headers forward walking npz sidecar shard_lists foreign cross_check patience ranges web remote storage spool cache opening damage ahead summary labels label_formats outside detect label_files index_plan reader catalog selection ledger shard_index indexing",
+        "tar grouping ordinary streamed headers forward walking npz sidecar shard_lists foreign cross_check expected patience ranges web remote storage spool cache opening damage ahead summary labels label_formats outside detect label_files index_plan reader catalog selection ledger shard_index indexing",
     ),
     (
         "L3 execute",

@@ -45,6 +45,9 @@ def main() -> None:
     metavar="FILE[:COLUMN]",
     help="Labels by key from .tsv, .csv, .jsonl, .parquet, or COCO's or LVIS's .json.",
 )
+@click.option(
+    "--offsets-from", metavar="FILE", help="DALI's or Energon's index: remote headers are fetched side by side."
+)
 @click.option("--classes", metavar="FILE", help="Vocabulary: a name a line (ids from 0), or id<TAB>name.")
 @click.option(
     "--missing",
@@ -65,6 +68,7 @@ def index_command(
     sidecars: str | None,
     labels: str | None,
     labels_from: str | None,
+    offsets_from: str | None,
     classes: str | None,
     missing: Any,
     without_crowd: bool,
@@ -83,6 +87,7 @@ def index_command(
       equitar index lvis=/data/lvis-{000..099}.tar --labels 'json:annotations[].category_id'
       equitar index coco=@shards.txt --labels-from instances_train2017.json --jobs 8
       equitar index laion='/data/*.tar' --labels-from '/data/*.parquet:class'
+      equitar index far=@s3://bucket/wids.json --offsets-from '/index/*.idx' --sidecars /index
     """
     vocabulary = read_classes(classes) if classes else None
     table = read_labels(labels_from, classes=vocabulary, crowd=not without_crowd) if labels_from else None
@@ -90,6 +95,7 @@ def index_command(
         parse_sources(words, root=root, sidecars=sidecars),
         labels=labels,
         labels_from=table,
+        offsets_from=offsets_from,
         classes=vocabulary,
         missing=missing,
         jobs=jobs,

@@ -7,18 +7,22 @@ headers, has the right keys and fields, and covers the tar.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from equitar.foreign import Told, read_told
+from equitar.mix64 import Int64
 from equitar.redact import shown
 from equitar.shard_index import Shard
 from equitar.sidecar import Sidecar, read_sidecar
-from equitar.storage import place_of
+from equitar.storage import local_path, place_of
 from equitar.summary import Summary
 
 _BLOCK = 512
+_HEADERS = 3 * _BLOCK  # a header and, before it, the extended header that most writers put there
+_LABEL = 1 << 14  # bytes of a member that are read with its header: labels are shorter
 
 
 class Known(NamedTuple):
@@ -56,6 +60,33 @@ def differences(pattern: str, known: Sequence[Known]) -> list[str]:
     where = next(iter(files)) if len(files) == 1 else pattern
     problems += [f"{one.shard.where} is not in {where}" for at, one in enumerate(known) if at not in everyone]
     return problems
+
+
+def expecting(pattern: str, shards: Sequence[Shard]) -> list[Shard]:
+    """Return shards with the places of their headers, where the index of another tool gives such; local ones as they are.
+
+    Args:
+        pattern: Files of the other tool, see `equitar.foreign`.
+        shards: The shards of one source.
+
+    Raises:
+        SourceError: If a file of the other tool is not as it must be.
+    """
+    finder, result = Finder([shard.url for shard in shards]), list(shards)
+    for told in read_told(pattern):
+        at = finder.find(told.shard)
+        if at is not None and local_path(result[at].url) is None:
+            result[at] = replace(result[at], expected=_places(told))
+    return result
+
+
+def _places(told: Told) -> Int64 | None:
+    """Return begin and end of what a walk reads by what is told, (places, 2), bytes."""
+    if told.members is not None:
+        begin = told.members.offset
+        label = np.where(told.members.size <= _LABEL, told.members.size, 0)
+        return np.stack([np.maximum(begin - _HEADERS, 0), begin + label + _HEADERS], axis=1)
+    return None if told.starts is None else np.stack([told.starts, told.starts + 2 * _HEADERS], axis=1)
 
 
 class Finder:

@@ -114,7 +114,7 @@ def _told(url: str) -> Iterator[Told]:
         raise SourceError(f"{shown(url)} must be {wanted}; it begins with {raw[:40]!r}")
     try:
         yield reader(raw, url)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
         if isinstance(error, SourceError):
             raise
         raise SourceError(f"{shown(url)} is not as its tool writes it ({error}); make it anew") from error

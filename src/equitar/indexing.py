@@ -27,7 +27,7 @@ from itertools import islice
 
 from tqdm import tqdm
 
-from equitar.cross_check import Known, differences
+from equitar.cross_check import Known, differences, expecting
 from equitar.errors import LabelError, ShardError, SidecarError, SourceError
 from equitar.labels import Missing, labels_from_spec
 from equitar.ledger import Ledger, SourceReport
@@ -58,6 +58,7 @@ def index(
     *,
     labels: str | None = None,
     labels_from: str | LabelTable | None = None,
+    offsets_from: str | None = None,
     classes: str | Sequence[str] | Vocabulary | None = None,
     missing: Missing = "error",
     jobs: int | None = None,
@@ -74,6 +75,8 @@ def index(
         sources: What to index.
         labels: Where labels are in the shards: ``cls``, ``json:PATH``, ``npy`` or ``package.module:function``.
         labels_from: ``FILE`` or ``FILE:COLUMN`` of labels by key, see `equitar.outside`, or a table from `read_labels`.
+        offsets_from: Indexes of another tool (DALI, Energon), see `equitar.foreign`. Headers of remote shards are then fetched
+            where these say, side by side; each is verified all the same.
         classes: The vocabulary: names in the order of their ids, a file for `read_classes`, or a `Vocabulary`.
         missing: Whether a sample without its label is an error or has no labels.
         jobs: Processes; 1 reads in this one (default: the cores, if there are shards enough). They are spawned, so a
@@ -87,6 +90,9 @@ def index(
         ShardError: If shards failed; it lists them. All others have their sidecars.
     """
     ledgers = _ledgers(sources)
+    if offsets_from is not None:
+        for ledger in ledgers:
+            ledger.shards = expecting(offsets_from, ledger.shards)
     recipe = _recipe(labels, labels_from, classes, missing=missing, force=force, regroup=regroup)
     with tempfile.TemporaryDirectory(prefix="equitar-") as folder:
         task = partial(index_shard, recipe_path=spool(recipe, folder))

@@ -17,6 +17,8 @@ from typing import BinaryIO, cast
 from equitar.ahead import Announced
 from equitar.cache import cached
 from equitar.errors import ShardMismatchError, SourceError, StaleSidecarError, StorageError
+from equitar.expected import ExpectedFile
+from equitar.mix64 import Int64
 from equitar.patience import StorageOptions
 from equitar.ranges import LocalRanges, Ranges, RangesFile
 from equitar.redact import shown
@@ -224,8 +226,16 @@ class _Opening:
 
 
 @contextmanager
-def open_stream(url: str, options: StorageOptions, retries: Retries) -> Iterator[tuple[BinaryIO, int]]:
+def open_stream(
+    url: str, options: StorageOptions, retries: Retries, expected: Int64 | None = None
+) -> Iterator[tuple[BinaryIO, int]]:
     """Open a shard as a file at its first byte, with its length in bytes.
+
+    Args:
+        url: The shard.
+        options: For fsspec.
+        retries: How patiently its store is asked.
+        expected: Where it will probably be read, see `ExpectedFile`; of no use for a local file.
 
     Raises:
         FileNotFoundError: If it is not there.
@@ -240,8 +250,12 @@ def open_stream(url: str, options: StorageOptions, retries: Retries) -> Iterator
             yield spooled, os.fstat(spooled.fileno()).st_size
     else:
         ranges = RemoteRanges(url, options=options, retries=retries, size=None, wrong_size=partial(_changed, url))
-        with closing(ranges):
-            yield cast("BinaryIO", RangesFile(ranges)), ranges.size()
+        with closing(ranges), closing(_file_of(ranges, expected)) as remote:
+            yield cast("BinaryIO", remote), ranges.size()
+
+
+def _file_of(ranges: Ranges, expected: Int64 | None) -> RangesFile:
+    return RangesFile(ranges) if expected is None else ExpectedFile(ranges, expected)
 
 
 def _changed(url: str, size: int) -> ShardMismatchError:

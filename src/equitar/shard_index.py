@@ -36,6 +36,7 @@ class Shard:
         options: For fsspec.
         mend: The command that indexes its source, for errors.
         retries: How patiently its store is asked.
+        expected: Where its headers are by the index of another tool, see `ExpectedFile`.
     """
 
     path: str
@@ -44,6 +45,7 @@ class Shard:
     options: Mapping[str, Any] | None = field(repr=False)
     mend: str
     retries: Retries
+    expected: Int64 | None = field(default=None, repr=False, compare=False)
 
     @property
     def where(self) -> str:
@@ -109,7 +111,7 @@ def spooled(path: str) -> Recipe:
 
 def index_shard(shard: Shard, *, recipe_path: str) -> Outcome:
     """Make the sidecar of a shard, unless one is there that fits."""
-    with open_stream(shard.url, shard.options, shard.retries) as (file, shard_size):
+    with open_stream(shard.url, shard.options, shard.retries, shard.expected) as (file, shard_size):
         return _indexed(shard, file, shard_size, spooled(recipe_path))
 
 

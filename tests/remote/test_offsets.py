@@ -1,0 +1,122 @@
+"""Offsets of other tools make walks of remote tars parallel and small; what comes out of them is the same, wrong or right."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import webdataset as wds
+from fault_server import Chooser, Site, serving, site_of
+
+import equitar
+from equitar.cross_check import expecting
+from equitar.expected import ExpectedFile
+from equitar.shard_index import Shard
+from equitar.sidecar import read_sidecar
+from equitar.sources import Retries, Source
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "importers"
+LARGE = 300_000
+QUICK = Retries(tries=6, first_wait=0.002, longest_wait=0.01, stall=0.5, limit=10.0, recheck=0.0)
+
+
+@pytest.fixture
+def tars(tmp_path: Path) -> Path:
+    """Write a shard of large members, and the index that DALI's tool would write of it."""
+    folder = tmp_path / "tars"
+    folder.mkdir()
+    shutil.copy(DATA / "x-000.tar", folder)
+    shutil.copy(DATA / "dali/x-000.idx", folder)
+    with wds.TarWriter(str(folder / "y.tar"), mtime=0) as writer:
+        for number in range(8):
+            writer.write({"__key__": f"{number}", "cls": number, "jpg": bytes(LARGE + number)})
+    lines, at = ["v1.1 8"], 0
+    for number in range(8):
+        lines.append(f"cls {at + 512} 1 jpg {at + 1536} {LARGE + number}")
+        at += 1536 + (LARGE + number + 511 & -512)
+    (folder / "y.idx").write_text("\n".join(lines) + "\n", "utf-8")
+    return folder
+
+
+def digests(site: Site, folder: Path, name: str, *, offsets_from: str | None) -> dict[str, str]:
+    """Index what a site serves, and return the digests of the sidecars."""
+    urls = [f"{site.url}{path}" for path in site.files if path.endswith(".tar")]
+    source = Source("x", urls, sidecars=str(folder / name), retries=QUICK)
+    equitar.index(source, labels="cls", offsets_from=offsets_from, jobs=1, progress=False)
+    return {path.name: read_sidecar(str(path), mend="").digest for path in (folder / name).glob("*.presence.npz")}
+
+
+def test_far_shards_are_indexed_alike_with_fewer_bytes(tars: Path, tmp_path: Path) -> None:
+    with serving(site_of(tars)) as site:
+        plain = digests(site, tmp_path, "plain", offsets_from=None)
+        sent = site.sent["/y.tar"]
+        site.sent.clear()
+        assert digests(site, tmp_path, "told", offsets_from=f"{tars}/*.idx") == plain
+        assert len(plain) == 2
+        assert site.sent["/y.tar"] < sent / 8
+
+
+@pytest.mark.parametrize("lie", [0, 1, 700_000, 10**9])
+def test_wrong_offsets_change_nothing(tars: Path, tmp_path: Path, lie: int) -> None:
+    lines = (tars / "y.idx").read_text("utf-8").splitlines()
+    words = [line.split() for line in lines[1:]]
+    moved = [
+        " ".join(str(int(word) * (lie > 0) + lie) if at % 3 == 1 else word for at, word in enumerate(line))
+        for line in words
+    ]
+    (tars / "y.idx").write_text("\n".join([lines[0], *moved]) + "\n", "utf-8")
+    with serving(site_of(tars)) as site:
+        plain = digests(site, tmp_path, "plain", offsets_from=None)
+        assert digests(site, tmp_path, "told", offsets_from=f"{tars}/*.idx") == plain
+
+
+@pytest.mark.parametrize("fault", ["status 503", "reset", "short with length"])
+def test_failing_answers_are_asked_for_again(tars: Path, tmp_path: Path, fault: str) -> None:
+    chooser: Chooser = lambda _, number: fault if number % 3 == 1 else None  # noqa: E731
+    site = site_of(tars)
+    with serving(site):
+        plain = digests(site, tmp_path, "plain", offsets_from=None)
+        site.chooser = chooser
+        assert digests(site, tmp_path, "told", offsets_from=f"{tars}/*.idx") == plain
+        assert site.injected[fault] > 1
+
+
+class Waiting:
+    """Ranges that answer only when several are asked for at once."""
+
+    def __init__(self, raw: bytes, parties: int) -> None:
+        self.raw, self.barrier = raw, threading.Barrier(parties)
+
+    def read(self, start: int, length: int) -> bytes:
+        self.barrier.wait(10)
+        return self.raw[start : start + length]
+
+    def size(self) -> int:
+        return len(self.raw)
+
+    def close(self) -> None: ...
+
+
+def test_expected_places_are_fetched_side_by_side() -> None:
+    raw = bytes(range(256)) * 4096 * 4
+    places = np.array([[at, at + 10] for at in range(0, len(raw), 1 << 20)])
+    with ExpectedFile(Waiting(raw, len(places)), places) as file:
+        for begin, end in places.tolist():
+            file.seek(begin)
+            assert file.read(end - begin) == raw[begin:end]
+
+
+@pytest.mark.parametrize("pattern", ["dali/*.idx", "energon/.nv-meta", "energon/*.tar.idx", "wids/wids.json"])
+def test_only_an_index_with_offsets_says_where_headers_are_and_only_of_far_shards(pattern: str) -> None:
+    def shard(url: str) -> Shard:
+        return Shard(path="x-001.tar", url=url, sidecar="", options=None, mend="", retries=Retries())
+
+    far, near = expecting(f"{DATA}/{pattern}", [shard("s3://bucket/a/x-001.tar"), shard(f"{DATA}/x-009.tar")])
+    assert near.expected is None
+    assert (far.expected is None) == pattern.startswith("wids")
+    if far.expected is not None:
+        first_headers = (0, 5120)  # of the two samples of the shard
+        assert all(((far.expected[:, 0] <= at) & (at + 1024 <= far.expected[:, 1])).any() for at in first_headers)
