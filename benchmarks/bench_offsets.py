@@ -1,0 +1,150 @@
+"""What do the offsets of another tool save when a shard is indexed?
+
+A shard is served over the loopback by a server that waits before each answer, as a store over a network does, and indexed three
+ways: from the disk, by a walk over HTTP, and by a walk whose headers are fetched where DALI's index says they are. All three give
+the same sidecar. One process, one shard: several processes overlap the waiting of several shards, with offsets or without.
+
+    python benchmarks/bench_offsets.py [--out FOLDER] [--megabytes N] [--waits SECONDS ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import webdataset as wds
+
+import equitar
+from equitar.sidecar import read_sidecar
+
+SIZES = {"4 KB": 4_096, "60 KB": 61_440, "300 KB": 300_000, "1 MB": 1_000_000, "5 MB": 5_000_000}
+
+
+class Server(ThreadingHTTPServer):
+    """Serves one file, in ranges, after a wait."""
+
+    request_queue_size = 64
+    daemon_threads = True
+
+    def __init__(self, path: Path, wait: float) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.path, self.wait, self.requests, self.sent = path, wait, 0, 0
+        self.lock = threading.Lock()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers one request."""
+
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Log nothing."""
+
+    def do_HEAD(self) -> None:
+        """Tell the size."""
+        self._answer(200, {"Content-Length": str(self.server.path.stat().st_size)}, b"")
+
+    def do_GET(self) -> None:
+        """Send a range."""
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        assert asked is not None
+        start, size = int(asked[1]), self.server.path.stat().st_size
+        with self.server.path.open("rb") as file:
+            file.seek(start)
+            body = file.read(int(asked[2]) + 1 - start)
+        told = {"Content-Length": str(len(body)), "Content-Range": f"bytes {start}-{start + len(body) - 1}/{size}"}
+        with self.server.lock:
+            self.server.requests += 1
+            self.server.sent += len(body)
+        self._answer(206, told, body)
+
+    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        time.sleep(self.server.wait)
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextmanager
+def serving(path: Path, wait: float) -> Iterator[Server]:
+    """Serve a file."""
+    server = Server(path, wait)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def write_shard(folder: Path, size: int, megabytes: float) -> Path:
+    """Write a shard, and beside it its index in DALI's format."""
+    path = folder / "shard.tar"
+    with wds.TarWriter(str(path), mtime=0) as writer:
+        for number in range(max(2, round(megabytes * 1e6 / size))):
+            writer.write({"__key__": f"{number:08d}", "cls": number % 10, "jpg": bytes(size)})
+    source = equitar.Source("bench", str(path), sidecars=str(folder / "disk"))
+    equitar.index(source, labels="cls", jobs=1, progress=False)
+    sidecar = read_sidecar(str(folder / "disk/shard.presence.npz"), mend="")
+    words = [
+        f"{sidecar.fields[one]} {at} {length}"
+        for one, at, length in zip(sidecar.field, sidecar.offset, sidecar.size, strict=True)
+    ]
+    rows = [" ".join(words[begin:end]) for begin, end in zip(sidecar.indptr, sidecar.indptr[1:], strict=False)]
+    path.with_suffix(".idx").write_text("\n".join([f"v1.1 {len(rows)}", *rows]) + "\n", "utf-8")
+    return path
+
+
+def indexed(url: str, folder: Path, offsets_from: str | None) -> tuple[float, str]:
+    """Index a shard, and return the seconds it took and the digest of its sidecar."""
+    sidecars = tempfile.mkdtemp(dir=folder)
+    begin = time.perf_counter()
+    source = equitar.Source("bench", url, sidecars=sidecars)
+    equitar.index(source, labels="cls", jobs=1, progress=False, offsets_from=offsets_from)
+    return time.perf_counter() - begin, read_sidecar(f"{sidecars}/shard.presence.npz", mend="").digest
+
+
+def main() -> None:
+    """Measure, print a table and write a CSV file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/out"))
+    parser.add_argument("--megabytes", type=float, default=150.0, help="size of a shard")
+    parser.add_argument("--waits", type=float, nargs="+", default=[0.0, 0.02], help="seconds before each answer")
+    parsed = parser.parse_args()
+    parsed.out.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for name, size in SIZES.items():
+        with tempfile.TemporaryDirectory() as made:
+            folder = Path(made)
+            path = write_shard(folder, size, parsed.megabytes)
+            index = str(path.with_suffix(".idx"))
+            disk, digest = indexed(str(path), folder, None)
+            disk_told, _ = indexed(str(path), folder, index)
+            rows.append((name, "disk", "", round(disk, 3), 0, 0.0))
+            rows.append((name, "disk + offsets", "", round(disk_told, 3), 0, 0.0))
+            for wait in parsed.waits:
+                for how, offsets_from in (("http", None), ("http + offsets", index)):
+                    with serving(path, wait) as server:
+                        url = f"http://127.0.0.1:{server.server_port}/shard.tar"
+                        seconds, same = indexed(url, folder, offsets_from)
+                        assert same == digest
+                    rows.append((name, how, wait, round(seconds, 3), server.requests, round(server.sent / 1e6, 1)))
+    with (parsed.out / "bench_offsets.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("member", "how", "wait", "seconds", "requests", "MB"), *rows])
+    for row in [("member", "how", "wait", "seconds", "requests", "MB"), *rows]:
+        print("{:8} {:14} {!s:>5} {!s:>8} {!s:>9} {!s:>7}".format(*row))
+
+
+if __name__ == "__main__":
+    main()
