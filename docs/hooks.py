@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import click
+from click.testing import CliRunner
 from mkdocs.exceptions import PluginError
 
 from equitar.cli import main
 
-_WIDTH = 100  # columns of the help on the page
+_WIDTH = 88  # columns of the help on the page
 _COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
 _FROM_ELSEWHERE = re.compile(r"""<(?:script|img|iframe|link|source)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//[^>]*>""")
 
@@ -30,14 +30,7 @@ def on_post_page(output: str, **_: object) -> str:
 
 def _sections() -> Iterator[str]:
     """Yield a section for the program and for each of its commands."""
-    group = click.Context(main, info_name="equitar", terminal_width=_WIDTH)
-    yield _section("equitar", main.get_help(group))
-    for name in main.list_commands(group):
-        command = main.get_command(group, name)
-        assert command is not None
-        context = click.Context(command, info_name=name, parent=group, terminal_width=_WIDTH)
-        yield _section(f"equitar {name}", command.get_help(context))
-
-
-def _section(words: str, text: str) -> str:
-    return f"## {words}\n\n```console\n$ {words} --help\n{text}\n```"
+    for words in ([], *([name] for name in sorted(main.commands))):
+        ran = CliRunner().invoke(main, [*words, "--help"], prog_name="equitar", terminal_width=_WIDTH)
+        title = " ".join(["equitar", *words])
+        yield f"## {title}\n\n```console\n$ {title} --help\n{ran.output}```"
