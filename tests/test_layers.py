@@ -35,7 +35,7 @@ LAYERS = (
     ),
     (
         "L4 edge",
-        "class_stats training plan_preview plots report lightning parquet_export cli_words cli_text cli_plan cli_export cli",
+        "class_stats training plan_preview plots thresholds epoch_report finding plan_findings class_findings findings report_plots report_page lightning parquet_export cli_words cli_text cli_batches cli_plan cli_export cli_report cli",
     ),
     ("the package", "__init__ __main__"),
 )

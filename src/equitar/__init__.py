@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from equitar.pipeline import Batches
     from equitar.plan_preview import emissions, preview
     from equitar.repeat import RepeatFactor
+    from equitar.report_page import report
     from equitar.samplers import DebiasedBatchSampler, RepeatFactorSampler
     from equitar.sources import Cache, Retries, Source, split
     from equitar.stages import batched_by_source, read, repeats, shuffled, slices
@@ -83,6 +84,7 @@ _HOME = {
     "preview": "plan_preview",
     "read": "stages",
     "repeats": "stages",
+    "report": "report_page",
     "shuffled": "stages",
     "slices": "stages",
     "split": "sources",
@@ -131,6 +133,7 @@ __all__ = [
     "preview",
     "read",
     "repeats",
+    "report",
     "shuffled",
     "slices",
     "split",

@@ -13,6 +13,7 @@ import click
 
 from equitar.cli_export import export_command
 from equitar.cli_plan import plan_command, stats_command
+from equitar.cli_report import report_command
 from equitar.cli_words import Commands, debug_option, parse_sources, source_options, table
 from equitar.indexing import IndexReport, check, index
 from equitar.outside import read_classes, read_labels
@@ -33,6 +34,7 @@ def main() -> None:
       equitar check cc3m=/data/cc3m-{000000..000331}.tar
       equitar stats lvis=/data/lvis-{000..099}.tar --repeat 1e-3 --plot stats.png
       equitar plan cc3m=/data/cc3m-{000000..000331}.tar --batch-size 256 --world-size 8 --num-workers 4
+      equitar report cc3m=/data/cc3m-{000000..000331}.tar --batch-size 256 --world-size 8 -o report.html
     """
     if "" not in sys.path:  # `package.module:function` may be a file of the user's, here
         sys.path.insert(0, "")
@@ -148,6 +150,7 @@ def _table(report: IndexReport) -> str:
 main.add_command(export_command)
 main.add_command(stats_command)
 main.add_command(plan_command)
+main.add_command(report_command)
 
 if __name__ == "__main__":
     main()

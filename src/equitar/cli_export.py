@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import click
 
-from equitar.cli_plan import cap_option, parse_factor, repeat_option
+from equitar.cli_batches import PlanOptions, repeat_options
 from equitar.cli_words import parse_sources, source_options
 
 
 @click.command("export")
 @click.option("-o", "--output", metavar="FILE.parquet", required=True, help="The file to write.")
-@repeat_option
-@cap_option
+@repeat_options
 @click.option("--binary-keys", is_flag=True, help="Keys as bytes, where some are no UTF-8.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @source_options
 def export_command(
+    asked: PlanOptions,
     words: tuple[str, ...],
     root: str | None,
     sidecars: str | None,
     output: str,
-    repeat: str | None,
-    cap: float | None,
     binary_keys: bool,
     quiet: bool,
 ) -> None:
@@ -38,7 +36,7 @@ def export_command(
     num_samples = export(
         parse_sources(words, root=root, sidecars=sidecars),
         output,
-        repeat=parse_factor(repeat, cap),
+        repeat=asked.factor(),
         binary_keys=binary_keys,
         progress=not quiet,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from equitar.class_stats import ClassStats, Stats
@@ -137,13 +137,22 @@ def plan_text(found: Preview) -> str:
     return "\n\n".join([head, table(rows), _strip(found), "\n".join([table(readers), *notes])])
 
 
+def letters_of(names: Sequence[str]) -> list[str]:
+    """Return a letter for each name: its first one, unless two names share it.
+
+    >>> letters_of(["cc3m", "sbu"]), letters_of(["cc3m", "cc12m"])
+    (['c', 's'], ['A', 'B'])
+    """
+    initials = [name[0] for name in names]
+    return initials if len(set(initials)) == len(names) else [chr(ord("A") + one % 26) for one in range(len(names))]
+
+
 def _strip(found: Preview) -> str:
     """Return the first steps of the schedule, a letter each."""
     if found.schedule is None:
         return "every batch holds all sources by share"
     names = [one.name for one in found.sources]
-    initials = [name[0] for name in names]
-    letters = initials if len(set(initials)) == len(names) else [chr(ord("A") + one % 26) for one in range(len(names))]
+    letters = letters_of(names)
     legend = ", ".join(f"{letter} = {name}" for letter, name in zip(letters, names, strict=True))
     strips = [
         "".join(letters[one] for one in steps[:_STRIP].tolist()) + ("..." if len(steps) > _STRIP else "")

@@ -16,8 +16,11 @@ from equitar.class_stats import ClassStats, Stats
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_BEFORE, _AFTER, _INK, _GRID = "#8593a1", "#d1495b", "#27313b", "#e4e8ec"
+BEFORE, AFTER, INK, GRID = "#8593a1", "#d1495b", "#27313b", "#e4e8ec"
+DENSE = 2000  # points from which on they are drawn as pixels
 _FEW = 40  # classes that get a bar each
+_LONG = 18  # letters of a name
+_LETTERS = 90  # of all names that stand side by side
 
 
 def require_matplotlib() -> None:
@@ -42,42 +45,44 @@ def plot_stats(found: Stats, path: str) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
     for one in axes:
-        _quiet(one)
+        quiet(one)
     if classes:
-        _draw_classes(axes[0], classes)
+        draw_classes(axes[0], classes)
     if len(axes) > 1 or not classes:
         _draw_shares(axes[-1], found)
     repeated = f"repeat: {found.repeat}" if found.repeat else "nothing repeated"
     figure.suptitle(
-        f"{found.samples:,} samples, {found.copies:,.0f} emitted in an epoch ({repeated})", color=_INK, fontsize=12
+        f"{found.samples:,} samples, {found.copies:,.0f} emitted in an epoch ({repeated})", color=INK, fontsize=12
     )
     figure.savefig(path)
 
 
-def _draw_classes(axes: Axes, classes: ClassStats) -> None:
-    """Draw the samples of each class: bars for few classes, lines for many."""
+def draw_classes(axes: Axes, classes: ClassStats, *, few: int = _FEW) -> None:
+    """Draw the samples of each class: a bar each for up to `few` classes, lines for more."""
     rank = np.arange(1, len(classes.names) + 1)
-    if len(rank) <= _FEW:
-        axes.bar(rank - 0.2, classes.samples, 0.4, color=_BEFORE, label="samples")
-        axes.bar(rank + 0.2, classes.copies, 0.4, color=_AFTER, label="expected copies in an epoch")
-        axes.set_xticks(rank, classes.names, rotation=0 if len(rank) <= 12 else 60, fontsize=8)
+    if len(rank) <= few:
+        axes.bar(rank - 0.2, classes.samples, 0.4, color=BEFORE, label="samples")
+        axes.bar(rank + 0.2, classes.copies, 0.4, color=AFTER, label="expected copies in an epoch")
+        names = [name if len(name) <= _LONG else f"{name[: _LONG - 1]}…" for name in classes.names]
+        upright = len(rank) * max(map(len, names)) <= _LETTERS
+        axes.set_xticks(rank, names, rotation=0 if upright else 60, fontsize=8, parse_math=False)
         axes.tick_params(axis="x", length=0)
         axes.set_xlim(0.4, len(rank) + 0.6)
     else:
-        axes.fill_between(rank, classes.samples, classes.copies, color=_AFTER, alpha=0.15, linewidth=0)
-        axes.plot(rank, classes.copies, ".", color=_AFTER, markersize=3, label="expected copies in an epoch")
-        axes.plot(rank, classes.samples, color=_BEFORE, linewidth=2.5, label="samples")
+        dense = len(rank) > DENSE  # as paths these would be megabytes
+        label = "expected copies in an epoch"
+        size = 3 if len(rank) > 100 else 6
+        axes.plot(rank, classes.copies, ".", color=AFTER, markersize=size, label=label, rasterized=dense)
+        axes.plot(rank, classes.samples, color=BEFORE, linewidth=2.5, label="samples")
         axes.set_xscale("log")
-        axes.set_xlim(1, len(rank))
+        axes.set_xlim(0.95, 1.05 * len(rank))
     axes.set_yscale("log")
     axes.set_ylim(0.6 * float(classes.samples[0]), 3 * float(max(classes.samples[-1], classes.copies.max())))
-    axes.set_xlabel(
-        "class, rarest first" if len(rank) <= _FEW else f"rank of the class, rarest first, of {len(rank):,}"
-    )
+    axes.set_xlabel("class, rarest first" if len(rank) <= few else f"rank of the class, rarest first, of {len(rank):,}")
     axes.set_ylabel("samples that contain it")
-    if len(rank) <= _FEW:
+    if len(rank) <= few:
         axes.grid(visible=False, axis="x")
-    axes.legend(frameon=False, loc="upper left", labelcolor=_INK)
+    axes.legend(frameon=False, loc="upper left", labelcolor=INK)
 
 
 def _draw_shares(axes: Axes, found: Stats) -> None:
@@ -85,25 +90,26 @@ def _draw_shares(axes: Axes, found: Stats) -> None:
     sources = sorted(found.sources, key=lambda one: one.share_before)
     place = np.arange(len(sources))
     for offset, color, shares, label in (
-        (0.2, _BEFORE, [one.share_before for one in sources], "of samples"),
-        (-0.2, _AFTER, [one.share_after for one in sources], "of what is emitted"),
+        (0.2, BEFORE, [one.share_before for one in sources], "of samples"),
+        (-0.2, AFTER, [one.share_after for one in sources], "of what is emitted"),
     ):
         bars = axes.barh(place + offset, shares, 0.36, color=color, label=label)
-        axes.bar_label(bars, [f"{share:.1%}" for share in shares], padding=4, fontsize=8, color=_INK)
-    axes.set_yticks(place, [one.name for one in sources])
+        axes.bar_label(bars, [f"{share:.1%}" for share in shares], padding=4, fontsize=8, color=INK)
+    axes.set_yticks(place, [one.name for one in sources], parse_math=False)
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(0, 1.15 * max(*(max(one.share_before, one.share_after) for one in sources), 0.01))
     axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     axes.set_xlabel("share of each source")
     axes.grid(visible=False, axis="y")
-    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, labelcolor=_INK, fontsize=9)
+    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, labelcolor=INK, fontsize=9)
 
 
-def _quiet(axes: Axes) -> None:
+def quiet(axes: Axes) -> None:
+    """Leave nothing of the axes but thin grey lines."""
     axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(_GRID)
-    axes.tick_params(colors=_INK)
-    axes.grid(visible=True, color=_GRID, linewidth=0.8)
+    axes.spines[["left", "bottom"]].set_color(GRID)
+    axes.tick_params(colors=INK)
+    axes.grid(visible=True, color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     for label in (axes.xaxis.label, axes.yaxis.label):
-        label.set_color(_INK)
+        label.set_color(INK)

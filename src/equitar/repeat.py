@@ -186,8 +186,23 @@ def instance_frequencies(counts: Sequence[ClassCounts], *, scope: Scope) -> list
     return [number / np.maximum(1, total) for number, total in zip(of_label, of_all, strict=True)]
 
 
-def _thresholds(counts: Sequence[ClassCounts], found: Sequence[Float64], how: RepeatFactor) -> list[float]:
-    """Return the threshold for each source; a median counts every label once, and only those that occur."""
+def heuristic_frequencies(counts: Sequence[ClassCounts], how: RepeatFactor) -> list[Float64]:
+    """Return f(c) as `how` takes it, for each source's vocabulary, (classes,) each."""
+    found = frequencies(counts, scope=how.scope)
+    if how.heuristic == "irfs":
+        pairs = zip(found, instance_frequencies(counts, scope=how.scope), strict=True)
+        found = [np.sqrt(of_samples * of_instances) for of_samples, of_instances in pairs]
+    return found
+
+
+def thresholds_of(counts: Sequence[ClassCounts], found: Sequence[Float64], how: RepeatFactor) -> list[float]:
+    """Return the threshold for each source; a median counts every label once, and only those that occur.
+
+    Args:
+        counts: The labels of each source.
+        found: f(c) of them, from `heuristic_frequencies`.
+        how: How labels become repeat factors.
+    """
     if how.threshold != "median":
         return [how.threshold] * len(counts)
     labels: list[dict[object, float]] = []
@@ -219,14 +234,11 @@ def class_factors(counts: Sequence[ClassCounts], how: RepeatFactor) -> list[Int6
     unknown = [one for one in how.ignore if one not in known]
     if unknown:
         raise LabelError(f"`ignore` must name labels that occur in a vocabulary; no source has {unknown[0]!r}")
-    found = frequencies(counts, scope=how.scope)
-    if how.heuristic == "irfs":
-        pairs = zip(found, instance_frequencies(counts, scope=how.scope), strict=True)
-        found = [np.sqrt(of_samples * of_instances) for of_samples, of_instances in pairs]
+    found = heuristic_frequencies(counts, how)
     enough = _pooled(counts, [one.num_samples for one in counts], scope=how.scope)
     result = []
     for source, frequency, threshold, number in zip(
-        counts, found, _thresholds(counts, found, how), enough, strict=True
+        counts, found, thresholds_of(counts, found, how), enough, strict=True
     ):
         if callable(how.heuristic):
             factors = _by_function(how.heuristic, frequency, how.cap)

@@ -1,0 +1,193 @@
+"""Which batches does a command look at? The words and options of a plan, for all commands that take them.
+
+The options of a plan arrive together, as one `PlanOptions`: the first argument of the command.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from equitar.cli_words import parse_sources
+from equitar.errors import PlanError
+from equitar.repeat import RepeatFactor
+from equitar.sources import Source
+from equitar.weights import Temperature, Weights
+
+if TYPE_CHECKING:
+    from equitar.pipeline import Batches
+
+_TRAINING = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*")
+
+
+@dataclass(slots=True)
+class PlanOptions:
+    """What the options of a plan say, as they were written; None was not given."""
+
+    batch_size: int | None = None
+    world_size: int | None = None
+    num_workers: int = 0
+    seed: int | None = None
+    epoch: int = 0
+    repeat: str | None = None
+    cap: float | None = None
+    steps: int | None = None
+    weights: str | None = None
+    temperature: float | None = None
+    mixed: bool = False
+    shuffle: int | None = None
+
+    def factor(self) -> RepeatFactor | None:
+        """Return how samples are repeated."""
+        if self.repeat is None and self.cap is not None:
+            raise click.UsageError("`--cap` goes with `--repeat`")
+        if self.repeat is None:
+            return None
+        try:
+            return RepeatFactor("median" if self.repeat == "median" else float(self.repeat), cap=self.cap)
+        except ValueError as error:
+            raise click.UsageError(
+                f"`--repeat` must be a number in [0, 1] or median; got {self.repeat!r} ({error})"
+            ) from error
+
+    def shares(self) -> Weights | None:
+        """Return the share of each source."""
+        if self.weights and self.temperature:
+            raise click.UsageError("`--weights` and `--temperature` exclude each other")
+        return (
+            Temperature(self.temperature) if self.temperature else parse_weights(self.weights) if self.weights else None
+        )
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that say something, as they are written, with their values; a flag has True."""
+        defaults = PlanOptions()
+        return {
+            f"--{one.name.replace('_', '-')}": value
+            for one in fields(self)
+            if (value := getattr(self, one.name)) != getattr(defaults, one.name)
+        }
+
+
+def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    assert param.name is not None, "options have names"
+    setattr(ctx.ensure_object(PlanOptions), param.name, value)
+
+
+def _option(name: str, metavar: str, kind: Any, shown: str, default: int | None = None) -> Callable[[Any], Any]:
+    return click.option(
+        name,
+        metavar=metavar,
+        type=kind,
+        default=default,
+        show_default=default is not None,
+        expose_value=False,
+        callback=_remember,
+        help=shown,
+    )
+
+
+_POSITIVE, _FROM_ZERO = click.IntRange(min=1), click.IntRange(min=0)
+_WORLD = _option("--world-size", "R", _POSITIVE, "Ranks (default: 1, or those of a training).")
+_REPEAT = _option("--repeat", "T", str, "Threshold of the repeat factors (LVIS: 1e-3), or median.")
+_CAP = _option("--cap", "R", float, "Largest repeat factor.")
+_ALL = (
+    _option("--batch-size", "B", _POSITIVE, "Samples per rank and step."),
+    _WORLD,
+    _option("--num-workers", "W", _FROM_ZERO, "DataLoader workers of each rank.", default=0),
+    _option("--seed", "S", _FROM_ZERO, "Seed of every order (default: 0, or that of a training)."),
+    _option("--epoch", "E", _FROM_ZERO, "Which epoch.", default=0),
+    _REPEAT,
+    _CAP,
+    _option("--steps", "N", _POSITIVE, "Steps of an epoch (default: one pass in all)."),
+    _option("--weights", "a=0.7,b=0.3", str, "Share of the steps of each source."),
+    _option("--temperature", "T", float, "Shares by size ** (1 / T)."),
+    click.option(
+        "--mixed",
+        is_flag=True,
+        expose_value=False,
+        callback=_remember,
+        help="Batches of all sources by share, not of one each.",
+    ),
+    _option("--shuffle", "N", _FROM_ZERO, "Samples that each rank shuffles together."),
+)
+
+
+def plan_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command all options of a plan."""
+    return _with(_ALL, command)
+
+
+def stats_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command those options of a plan that change what a training emits of each class."""
+    return _with((_REPEAT, _CAP, _WORLD), command)
+
+
+def repeat_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command those options of a plan that say how often a sample comes."""
+    return _with((_REPEAT, _CAP), command)
+
+
+def _with(options: Sequence[Callable[[Any], Any]], command: Callable[..., None]) -> Callable[..., None]:
+    result: Callable[..., None] = click.pass_obj(command)
+    for option in reversed(options):
+        result = option(result)
+    return result
+
+
+def sources_or_training(words: Sequence[str], root: str | None, sidecars: str | None) -> list[Source] | Batches:
+    """Return the sources of name=urls words, or the batches that package.module:name makes."""
+    trainings = [word for word in words if _TRAINING.fullmatch(word)]
+    if not trainings:
+        return parse_sources(words, root=root, sidecars=sidecars)
+    from equitar.training import load_training
+
+    if len(words) > 1 or root or sidecars:
+        raise click.UsageError(f"{trainings[0]!r} is a training's own pipeline and stands alone, without other SOURCEs")
+    return load_training(trainings[0])
+
+
+def batches_of(asked: PlanOptions, words: Sequence[str], found: list[Source] | Batches) -> Batches:
+    """Return the batches that words and options ask for; `found` is what the words name."""
+    from equitar.build import debiased, mixed
+    from equitar.training import adjusted
+
+    if isinstance(found, Sequence):
+        if asked.batch_size is None:
+            raise click.UsageError("`--batch-size` is needed with SOURCEs")
+        build = mixed if asked.mixed else debiased
+        found = build(found, batch_size=asked.batch_size, rank=0, world_size=1)
+    elif asked.mixed:
+        raise click.UsageError(f"`--mixed` is for SOURCEs; {words[0]!r} says itself what its batches are")
+    return adjusted(
+        found,
+        batch_size=asked.batch_size,
+        world_size=asked.world_size,
+        seed=asked.seed,
+        shuffle=asked.shuffle,
+        repeat=asked.factor(),
+        steps=asked.steps,
+        weights=asked.shares(),
+    )
+
+
+def parse_weights(text: str) -> Weights:
+    """Return the shares in ``a=0.7,b=0.3``, by source.
+
+    >>> parse_weights("a=0.7,b=0.3")
+    {'a': 0.7, 'b': 0.3}
+    """
+    shares: dict[str, float] = {}
+    for word in text.split(","):
+        name, _, number = word.strip().rpartition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            value = -1.0
+        if not name or value < 0 or name in shares:
+            raise PlanError(f"`--weights` must be name=number for each source, such as a=0.7,b=0.3; got {word!r}")
+        shares[name] = value
+    return shares

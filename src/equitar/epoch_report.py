@@ -1,0 +1,184 @@
+"""What should a person know before a training is started? All numbers of a report; what is said about them is elsewhere.
+
+Nothing is counted anew: sources and classes are those of `stats`, steps and readers those of `preview`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from equitar.catalog import Catalog, Repeat, catalog_of, supplies_of
+from equitar.class_stats import Stats, stats
+from equitar.line import Supply
+from equitar.mix64 import Int64
+from equitar.plan import Plan
+from equitar.redact import shown
+from equitar.repeat import ONE, RepeatFactor
+from equitar.sources import Source
+from equitar.thresholds import Outlook, labelled_rows, outlooks
+
+if TYPE_CHECKING:
+    from equitar.order import Order
+    from equitar.pipeline import Batches
+    from equitar.plan_preview import Preview
+
+_URLS = 3  # patterns of a source that are named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRows:
+    """What else is known of one source.
+
+    Attributes:
+        name: The source.
+        shards: What it was listed by, without secrets.
+        summary: Digest of its summary.
+        copies: Samples in one pass, repeats counted: the expected number.
+        unlabelled: Its samples without a label, after selection; None if it was indexed without labels.
+    """
+
+    name: str
+    shards: str
+    summary: str
+    copies: float
+    unlabelled: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Report:
+    """All numbers of a report.
+
+    Attributes:
+        stats: Sources and classes, as `stats` returns them.
+        plan: The epoch, as `preview` returns it; None if no batches were asked about.
+        rows: What else is known of each source, by name.
+        label_numbers: Samples with 0, 1, 2, ... labels; None if no source has labels.
+        outlooks: What thresholds would do, in increasing order; empty if no source has labels.
+        arguments: What the batches were asked for, by name, in words.
+    """
+
+    stats: Stats
+    plan: Preview | None
+    rows: tuple[SourceRows, ...]
+    label_numbers: Int64 | None
+    outlooks: tuple[Outlook, ...]
+    arguments: tuple[tuple[str, str], ...]
+
+    @property
+    def bytes_read(self) -> float:
+        """Bytes of shards that an epoch reads, by the share of its samples that it emits, copies counted."""
+        return sum(one.bytes * one.copies / max(1, one.samples) for one in self.stats.sources)
+
+
+def report_of(
+    sources: Sequence[Source] | Batches, *, repeat: Repeat = None, epoch: int = 0, num_workers: int = 0
+) -> Report:
+    """Return the numbers of a report, without opening a tar.
+
+    Args:
+        sources: Indexed sources; or what `debiased`, `mixed` or `exact` returned: then there are steps and readers too.
+        repeat: As for `debiased`; None repeats nothing, or as batches do.
+        epoch: Which epoch of batches.
+        num_workers: DataLoader workers of each rank.
+
+    Raises:
+        SourceError, SidecarError: If shards or sidecars are not as they must be, or repeats find no labels.
+        PlanError: If the promises cannot be kept.
+    """
+    if isinstance(sources, Sequence):
+        catalog = catalog_of(sources)
+        found = stats(sources, repeat=repeat)
+        return _report(found, None, catalog, supplies_of(catalog, repeat), repeat, None, (("repeat", _said(repeat)),))
+    from equitar.plan_preview import preview  # noqa: PLC0415  (torch, which sources alone do not need)
+    from equitar.training import adjusted  # noqa: PLC0415  (as above)
+
+    batches = adjusted(sources, repeat=repeat)
+    order, prepared = batches.order, batches.prepared()
+    plan = preview(batches, epoch=epoch, num_workers=num_workers)
+    shape = batches.plan(epoch, num_workers=num_workers).shape
+    return _report(
+        stats(batches),
+        plan,
+        prepared.catalog,
+        prepared.supplies,
+        order.repeat,
+        lambda supplies: order.recipe.plan(supplies, shape),
+        _arguments(order, plan),
+    )
+
+
+def _report(
+    found: Stats,
+    plan: Preview | None,
+    catalog: Catalog,
+    supplies: Sequence[Supply],
+    repeat: Repeat,
+    make: Callable[[Sequence[Supply]], Plan] | None,
+    arguments: tuple[tuple[str, str], ...],
+) -> Report:
+    how = RepeatFactor(repeat) if isinstance(repeat, float | int) else repeat
+    is_formula = isinstance(how, RepeatFactor) and not callable(how.heuristic)
+    base = how if isinstance(how, RepeatFactor) and is_formula else RepeatFactor()
+    chosen = base.threshold if is_formula or how is None else None
+    has_labels = any(one.label_counts is not None for one in catalog.summaries)
+    rows = labelled_rows(catalog, base) if has_labels else [None] * len(supplies)
+    return Report(
+        stats=found,
+        plan=plan,
+        rows=tuple(
+            SourceRows(
+                name=source.name,
+                shards=_shown(source),
+                summary=summary.digest,
+                copies=supply.total / ONE,
+                unlabelled=None if one is None else int(one.numbers[0]),
+            )
+            for source, summary, supply, one in zip(catalog.sources, catalog.summaries, supplies, rows, strict=True)
+        ),
+        label_numbers=_summed([one.numbers for one in rows if one is not None]) if has_labels else None,
+        outlooks=outlooks(rows, supplies, base, chosen=chosen, plan=make) if has_labels else (),
+        arguments=arguments,
+    )
+
+
+def _summed(columns: Sequence[Int64]) -> Int64:
+    """Return the sums of columns of different lengths."""
+    sums = np.zeros(max(map(len, columns)), np.int64)
+    for one in columns:
+        sums[: len(one)] += one
+    return sums
+
+
+def _shown(source: Source) -> str:
+    urls = [source.urls] if isinstance(source.urls, str) else [*source.urls]
+    more = f" and {len(urls) - _URLS:,} more" if len(urls) > _URLS else ""
+    return " ".join(shown(url) for url in urls[:_URLS]) + more
+
+
+def _arguments(order: Order, plan: Preview) -> tuple[tuple[str, str], ...]:
+    """Return what a plan was made with, so that it can be made again."""
+    recipe: Any = order.recipe
+    kept = {one.name: one.keep for one in order.sources if one.keep is not None}
+    told = {
+        "batches": type(recipe).__name__.lower(),
+        "batch_size": plan.batch_size,
+        "world_size": plan.world_size,
+        "num_workers": plan.num_workers,
+        "epoch": plan.epoch,
+        "seed": plan.seed,
+        "shuffle": order.shuffle,
+        "lanes": plan.lanes,
+        "repeat": order.repeat,
+        **{one.name: getattr(recipe, one.name) for one in fields(recipe)},
+        **{f"keep of {name}": keep for name, keep in kept.items()},
+    }
+    return tuple((name, _said(value)) for name, value in told.items())
+
+
+def _said(value: object) -> str:
+    """Return a value in words; the address of a function says nothing."""
+    return getattr(value, "__qualname__", None) or (value if isinstance(value, str) else repr(value))

@@ -1,0 +1,199 @@
+"""How does a report look? One page of HTML that asks for nothing: styles and plots stand in it, and it has no script.
+
+Names of classes and sources are whatever a label file said: the template escapes all that it is given, and the page forbids
+itself to load or run anything. Each number stands in a `<data>` element, whose value is the number as it was counted.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from equitar.catalog import Repeat
+from equitar.class_stats import ClassStats
+from equitar.cli_text import letters_of
+from equitar.epoch_report import Report, report_of
+from equitar.findings import findings_of
+from equitar.sources import Source
+
+if TYPE_CHECKING:
+    from equitar.pipeline import Batches
+    from equitar.plan_preview import Preview
+
+_STEPS = 240  # of the schedule
+_RANKS = 4  # whose schedule is shown, where each has its own
+_CLASSES = 12  # rarest, and most repeated ones
+_ALL_CLASSES = 2000  # more are no table to read
+_COLORS = 10  # of sources, in the style sheet
+
+
+def report(
+    sources: Sequence[Source] | Batches,
+    path: str,
+    *,
+    repeat: Repeat = None,
+    epoch: int = 0,
+    num_workers: int = 0,
+    command: str | None = None,
+) -> Report:
+    """Write a page to look at before training: sources, classes, thresholds, schedule, readers, and what is odd about them.
+
+    Args:
+        sources: Indexed sources; or what `debiased`, `mixed` or `exact` returned: then there are steps and readers too. Give
+            these `rank` and `world_size` to plan for other ranks than there are.
+        path: Where to write the page.
+        repeat: As for `debiased`; None repeats nothing, or as batches do.
+        epoch: Which epoch of batches.
+        num_workers: DataLoader workers of each rank.
+        command: What is said to have made it.
+
+    Returns:
+        The numbers on the page.
+
+    Raises:
+        SourceError, SidecarError: If shards or sidecars are not as they must be, or repeats find no labels.
+        PlanError: If the promises cannot be kept.
+        RuntimeError: If jinja2 or matplotlib is not installed.
+    """
+    require_report()
+    found = report_of(sources, repeat=repeat, epoch=epoch, num_workers=num_workers)
+    page = page_of(found, command=command, made=datetime.now(timezone.utc))
+    Path(path).write_text(page, encoding="utf-8")
+    return found
+
+
+def require_report() -> None:
+    """Raise RuntimeError with what to install if a library that a page needs is missing."""
+    missing = [name for name in ("jinja2", "matplotlib") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise RuntimeError(
+            f"a report needs {' and '.join(missing)}, not installed here; run `pip install 'equitar[report]'`"
+        )
+
+
+def page_of(found: Report, *, command: str | None, made: datetime) -> str:
+    """Return the page of a report.
+
+    Args:
+        found: The numbers.
+        command: What made it; None says nothing.
+        made: When.
+    """
+    import jinja2  # noqa: PLC0415  (an extra)
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("equitar"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(size=size_in_words, short=_short)
+    names = [one.name for one in found.stats.sources]
+    return environment.get_template("report.html").render(
+        report=found,
+        findings=findings_of(found),
+        planned={one.name: one for one in found.plan.sources} if found.plan else {},
+        letters=dict(zip(names, letters_of(names), strict=True)),
+        colors={name: at % _COLORS for at, name in enumerate(names)},
+        plots=_plots(found),
+        classes=_class_rows(found.stats.classes),
+        schedules=_schedules(found.plan) if found.plan else [],
+        readers=_readers(found.plan) if found.plan else {},
+        command=command,
+        made=made.strftime("%Y-%m-%d %H:%M UTC"),
+        versions=f"equitar {_own_version()}, Python {sys.version.split()[0]}, numpy {np.__version__}",
+    )
+
+
+def _own_version() -> str:
+    try:
+        return version("equitar")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "of a checkout"
+
+
+def _plots(found: Report) -> dict[str, Any]:
+    """Return the plots there is something for, by name."""
+    from markupsafe import Markup  # noqa: PLC0415  (comes with jinja2)
+
+    from equitar import report_plots  # noqa: PLC0415  (matplotlib is an extra, and slow)
+
+    plots: dict[str, Any] = {"labels": None}
+    classes = found.stats.classes
+    if classes is not None and classes.names:
+        plots["classes"] = Markup(report_plots.class_plot(classes))  # noqa: S704  (matplotlib escapes names)
+        plots["factors"] = Markup(report_plots.factor_plot(classes))  # noqa: S704
+    if found.label_numbers is not None and len(found.label_numbers) > 2:
+        plots["labels"] = Markup(report_plots.label_plot(found.label_numbers))  # noqa: S704
+    return plots
+
+
+def _class_rows(classes: ClassStats | None) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the tables of classes, by table."""
+    if classes is None or not classes.names:
+        return {}
+    factors = [None] * len(classes.names) if classes.factors is None else classes.factors.tolist()
+    columns = (classes.names, classes.samples.tolist(), classes.frequency.tolist(), factors, classes.copies.tolist())
+    rows = [
+        {"name": name, "samples": samples, "frequency": frequency, "factor": factor, "copies": copies}
+        for name, samples, frequency, factor, copies in zip(*columns, strict=True)
+    ]
+    most = np.argsort(-classes.copies / classes.samples, kind="stable")[:_CLASSES]
+    grown = np.argsort(classes.samples - classes.copies, kind="stable")[:_CLASSES]
+    return {
+        "rarest": rows[:_CLASSES],
+        "most": [rows[one] for one in most.tolist()],
+        "grown": [rows[one] for one in grown.tolist()],
+        "all": rows if _CLASSES < len(rows) <= _ALL_CLASSES else [],
+    }
+
+
+def _schedules(plan: Preview) -> list[list[str]]:
+    """Return the name of the source of each of the first steps: once, or for each of the first ranks."""
+    names = [one.name for one in plan.sources]
+    return [[names[one] for one in steps[:_STEPS].tolist()] for steps in (plan.schedule or ())[:_RANKS]]
+
+
+def _readers(plan: Preview) -> dict[str, Any]:
+    """Return least, median and most of what consumers read, and the consumers of each rank."""
+    ranks: dict[int, list[Any]] = {}
+    for one in plan.consumers:
+        ranks.setdefault(one.rank, []).append(one)
+    columns = {name: [getattr(one, name) for one in plan.consumers] for name in ("steps", "shards", "samples", "bytes")}
+    return {
+        "ranks": ranks,
+        "summary": {name: (min(each), float(np.median(each)), max(each)) for name, each in columns.items()},
+        "most": max(1, *columns["bytes"]),
+    }
+
+
+def size_in_words(num_bytes: float) -> str:
+    """Return a number of bytes in the unit that suits it.
+
+    >>> size_in_words(950), size_in_words(1_234_567), size_in_words(98.76e9)
+    ('950 B', '1.2 MB', '98.8 GB')
+    """
+    for unit, name in ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if num_bytes >= unit:
+            return f"{num_bytes / unit:,.1f} {name}"
+    return f"{num_bytes:,.0f} B"
+
+
+def _short(number: float) -> str:
+    """Return a number in three digits, for a headline.
+
+    >>> _short(9_999), _short(17_446), _short(1_740_000)
+    ('9,999', '17.4 k', '1.74 M')
+    """
+    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= max(unit, 1e4):
+            return f"{number / unit:.{max(0, 3 - len(str(int(number / unit))))}f} {letter}"
+    return f"{number:,.0f}"

@@ -1,0 +1,428 @@
+"""Does the page of a report say what `stats` and `preview` say, to a person with any browser, and to nobody else?"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from playwright.sync_api import Browser, ConsoleMessage, Error, Request, sync_playwright
+
+import equitar
+from equitar.build import debiased, exact, mixed
+from equitar.class_stats import ClassStats, stats
+from equitar.cli import main
+from equitar.epoch_report import report_of
+from equitar.indexing import index
+from equitar.pipeline import Batches
+from equitar.plan_preview import preview
+from equitar.report_page import page_of, require_report
+from equitar.sources import Source
+from odd_tars import END, member
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=http://x/ onerror=alert(1)>',
+    "$x_{$",
+    "日本",
+    "a&amp;b' {{ 7*7 }}",
+    "dog",
+)
+MADE = datetime(2026, 5, 1, tzinfo=timezone.utc)
+ELEMENTS = {
+    *(
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "header",
+        "main",
+        "section",
+        "footer",
+        "nav",
+        "h1",
+        "h2",
+        "p",
+        "ul",
+    ),
+    *("li", "a", "dl", "dt", "dd", "div", "span", "i", "data", "table", "caption", "thead", "tbody", "tr", "th", "td"),
+    *("figure", "figcaption", "details", "summary", "pre", "code"),
+    *("svg", "defs", "g", "path", "use", "text", "clippath", "rect", "image"),
+}
+
+
+class Page(HTMLParser):
+    """What a page holds: elements with their attributes, numbers by id, and tables by id, numbers as they were counted."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self.numbers: dict[str, str] = {}
+        self.text = ""
+        self._rows: list[list[str]] = []
+        self._named = ""
+        self._in_data = self._in_cell = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.elements.append((tag, found))
+        if tag == "table":
+            self._rows = self.tables.setdefault(found.get("id") or "", [])
+        elif tag == "tr":
+            self._rows.append([])
+        elif tag in ("th", "td"):
+            self._rows[-1].append("")
+            self._in_cell = True
+        elif tag == "dd":
+            self._named = found.get("id") or ""
+        elif tag == "data":
+            self._in_data = True
+            value = found["value"] or ""
+            if self._named:
+                self.numbers[self._named] = value
+            elif self._in_cell:
+                self._rows[-1][-1] = value
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "data":
+            self._in_data = False
+        elif tag == "dd":
+            self._named = ""
+        elif tag in ("th", "td"):
+            self._in_cell = False
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self._in_cell and not self._in_data:
+            self._rows[-1][-1] += data
+
+    def column(self, table: str, name: str) -> list[str]:
+        head, *rows = self.tables[table]
+        return [row[head.index(name)] for row in rows]
+
+    def floats(self, table: str, name: str) -> list[float]:
+        return [float(value) for value in self.column(table, name)]
+
+
+def write(
+    folder: Path, name: str, shards: Sequence[Sequence[Sequence[int]]], *, labels: str | None = "json:labels"
+) -> Source:
+    for shard, rows in enumerate(shards):
+        members = (member(f"{row:03d}.json", json.dumps({"labels": each}).encode()) for row, each in enumerate(rows))
+        (folder / f"{name}-{shard}.tar").write_bytes(b"".join(members) + END)
+    source = Source(name, f"{folder}/{name}-{{0..{len(shards) - 1}}}.tar", root=str(folder))
+    index(source, labels=labels, classes=HOSTILE if labels else None, jobs=1, progress=False)
+    return source
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Source]:
+    """Two sources with labels: a long tail, and a few samples without any."""
+    folder = tmp_path_factory.mktemp("shards")
+    left = [[[5], [5, 0]] + [[5]] * 30, [[5, 1, 2], [3], []] + [[5, 3]] * 20]
+    right = [[[5, 4]] * 40 + [[4, 2]] * 3 + [[]] * 5]
+    return [write(folder, "cc3m", left), write(folder, "sbu", right)]
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    return write(tmp_path_factory.mktemp("bare"), "bare", [[[0]] * 20], labels=None)
+
+
+def planned(sources: Sequence[Source]) -> Batches:
+    return debiased(sources, batch_size=4, repeat=0.2, seed=3, rank=0, world_size=2)
+
+
+def page(told: equitar.Batches | Sequence[Source], num_workers: int = 2) -> Page:
+    return Page(page_of(report_of(told, epoch=1, num_workers=num_workers), command="equitar report", made=MADE))
+
+
+@pytest.fixture(scope="module")
+def shown(sources: list[Source]) -> Page:
+    """The page of `planned` batches."""
+    return page(planned(sources))
+
+
+def test_sources_are_those_of_stats_and_preview(sources: list[Source], shown: Page) -> None:
+    batches = planned(sources)
+    found, plan = stats(batches), preview(batches, epoch=1, num_workers=2)
+    table = "source-table"
+    for name in ("shards", "samples", "bytes", "labels", "classes"):
+        assert shown.floats(table, name) == [getattr(one, name) for one in found.sources]
+    assert shown.column(table, "source") == [f"{one.name[0]}{one.name}" for one in found.sources]
+    assert shown.floats(table, "global batches") == [one.batches for one in plan.sources]
+    assert shown.floats(table, "emitted") == [one.samples for one in plan.sources]
+    assert shown.floats(table, "share of steps") == [one.share for one in plan.sources]
+    assert shown.floats(table, "passes") == [one.passes for one in plan.sources]
+    assert shown.floats(table, "remainder") == [one.remainder for one in plan.sources]
+    assert shown.floats(table, "most copies") == [one.most for one in plan.sources]
+    in_pass = [one.copies / one.passes for one in found.sources]
+    assert shown.floats(table, "copies in a pass") == pytest.approx(in_pass)
+    assert (int(shown.numbers["steps"]), int(shown.numbers["global-batch"])) == (plan.steps, 8)
+    assert int(shown.numbers["emitted"]) == sum(one.samples for one in plan.sources)
+    assert plan.digest in shown.text
+
+
+def test_classes_are_those_of_stats(sources: list[Source], shown: Page) -> None:
+    classes = stats(planned(sources)).classes
+    assert classes is not None
+    assert classes.factors is not None
+    assert shown.column("rarest", "class") == list(classes.names)
+    assert shown.floats("rarest", "samples") == classes.samples.tolist()
+    assert shown.floats("rarest", "frequency") == classes.frequency.tolist()
+    assert shown.floats("rarest", "factor") == classes.factors.tolist()
+    assert shown.floats("rarest", "copies") == classes.copies.tolist()
+    assert int(shown.numbers["classes-with-samples"]) == len(classes.names)
+    times = dict(zip(classes.names, (classes.copies / classes.samples).tolist(), strict=True))
+    assert shown.column("most-repeated", "class") == sorted(classes.names, key=lambda name: -times[name])
+
+
+def test_readers_are_those_of_preview(sources: list[Source], shown: Page) -> None:
+    plan = preview(planned(sources), epoch=1, num_workers=2)
+    assert [[int(cell) for cell in row] for row in shown.tables["reader-table"][1:]] == [
+        [*one] for one in plan.consumers
+    ]
+    summary = {row[0]: [float(cell) for cell in row[1:]] for row in shown.tables["reader-summary"][1:]}
+    for name, numbers in summary.items():
+        each = [getattr(one, name) for one in plan.consumers]
+        assert numbers == [min(each), np.median(each), max(each)]
+
+
+def test_the_strip_is_the_schedule(sources: list[Source], shown: Page) -> None:
+    titles = [found["title"] for tag, found in shown.elements if tag == "i" and "title" in found]
+    names = planned(sources).sources(1)
+    assert names is not None
+    assert titles == [f"step {step}: {name}" for step, name in enumerate(names)]
+
+
+def test_thresholds_are_what_stats_and_plans_with_them_say(sources: list[Source], shown: Page) -> None:
+    table = "threshold-table"
+    thresholds = [word.split()[0] for word in shown.column(table, "threshold")]
+    assert thresholds[0] == "no"
+    assert {"median", "0.2", "1"} <= set(thresholds)
+    copies, steps = shown.floats(table, "samples in a pass"), shown.floats(table, "steps of an epoch")
+    for at, word in enumerate(thresholds):
+        how = equitar.RepeatFactor("median" if word == "median" else 0 if word == "no" else float(word))
+        classes = stats(sources, repeat=how).classes
+        assert classes is not None
+        assert classes.factors is not None
+        assert copies[at] == pytest.approx(stats(sources, repeat=how).copies)
+        assert steps[at] == len(debiased(sources, batch_size=4, repeat=how, rank=0, world_size=2))
+        assert shown.floats(table, "classes repeated")[at] == (classes.factors > 1).sum()
+        assert shown.floats(table, "largest factor")[at] == classes.factors.max()
+    assert [one.is_chosen for one in report_of(planned(sources)).outlooks] == [word == "0.2" for word in thresholds]
+
+
+def test_names_are_text_whatever_they_hold(shown: Page) -> None:
+    assert {tag for tag, _ in shown.elements} <= ELEMENTS
+    assert set(HOSTILE) == set(shown.column("rarest", "class"))
+    assert not [name for _, found in shown.elements for name in found if name.startswith("on")]
+
+
+def test_the_page_names_nothing_to_load(shown: Page) -> None:
+    loads = [
+        found[name] for _, found in shown.elements for name in ("src", "href", "xlink:href", "data") if name in found
+    ]
+    assert all(one is not None and one.startswith(("#", "data:image/png")) for one in loads)
+    policies = [found["content"] for _, found in shown.elements if found.get("http-equiv") == "Content-Security-Policy"]
+    assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
+
+
+def test_the_same_report_is_the_same_page_and_needs_no_tar(sources: list[Source], tmp_path: Path) -> None:
+    whole = page_of(report_of(planned(sources)), command=None, made=MADE)
+    for path in Path(str(sources[0].root)).iterdir():
+        if path.suffix != ".tar":
+            shutil.copy(path, tmp_path)
+    moved = [
+        replace(one, root=str(tmp_path), urls=str(one.urls).replace(str(one.root), str(tmp_path))) for one in sources
+    ]
+    away = page_of(report_of(planned(moved)), command=None, made=MADE)
+    assert away == whole.replace(str(sources[0].root), str(tmp_path))
+
+
+def test_sources_without_labels_have_a_page_without_classes(bare: Source) -> None:
+    shown = page(debiased([bare], batch_size=4, rank=0, world_size=1))
+    assert "No source was indexed with labels" in shown.text
+    assert not {"rarest", "threshold-table"} & set(shown.tables)
+    assert not [tag for tag, _ in shown.elements if tag == "svg"]
+    assert shown.floats("source-table", "samples") == [20]
+
+
+def test_a_source_without_labels_beside_others_leaves_steps_of_thresholds_out(
+    sources: list[Source], bare: Source
+) -> None:
+    shown = page(debiased([*sources, bare], batch_size=4, rank=0, world_size=1))
+    steps = shown.column("threshold-table", "steps of an epoch")
+    assert int(steps[0]) == int(shown.numbers["steps"])
+    assert set(steps[1:]) == {"\N{EN DASH}"}
+
+
+@pytest.mark.parametrize("build", [mixed, exact])
+def test_other_batches_have_a_page_too(sources: list[Source], build: Callable[..., Batches]) -> None:
+    batches = build(sources, batch_size=4, rank=0, world_size=2)
+    shown = page(batches)
+    assert int(shown.numbers["steps"]) == len(batches)
+    assert "Every batch holds all sources" in shown.text
+
+
+def test_sources_alone_have_a_page_without_steps(sources: list[Source], tmp_path: Path) -> None:
+    found = equitar.report(sources, str(tmp_path / "report.html"), repeat=0.2)
+    shown = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert found.plan is None
+    assert float(shown.numbers["emitted"]) == pytest.approx(found.stats.copies)
+    assert "steps" not in shown.numbers
+    assert "reader-table" not in shown.tables
+
+
+@pytest.mark.parametrize("num_classes", [1203, 21_000])
+def test_pages_of_many_classes_and_sources_stay_small(sources: list[Source], num_classes: int) -> None:
+    samples = np.arange(1, num_classes + 1) ** 2
+    classes = ClassStats(
+        names=tuple(f"a name of usual length {one}" for one in range(num_classes)),
+        samples=samples,
+        frequency=samples / samples.sum(),
+        factors=np.sqrt(samples.max() / samples),
+        copies=np.asarray(samples * 1.7 + np.arange(num_classes) % 13, np.float64),
+        without_samples=0,
+    )
+    found = report_of(planned(sources))
+    many = [replace(one, name=f"source {at}") for at in range(25) for one in found.stats.sources]
+    rows = tuple(replace(found.rows[0], name=one.name) for one in many)
+    found = replace(found, plan=None, rows=rows, stats=replace(found.stats, classes=classes, sources=tuple(many)))
+    assert len(page_of(found, command=None, made=MADE).encode()) < 1_500_000
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, ["report", *words])
+
+
+def test_the_command_writes_the_page_and_tells_the_findings(sources: list[Source], tmp_path: Path) -> None:
+    output = str(tmp_path / "report.html")
+    words = [f"{one.name}={one.urls}" for one in sources]
+    options = [
+        "--root",
+        str(sources[0].root),
+        "--batch-size",
+        "4",
+        "--world-size",
+        "2",
+        "--seed",
+        "3",
+        "--repeat",
+        "0.2",
+    ]
+    result = run(*words, *options, "-o", output)
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[-1] == f"written  {output}"
+    assert "look     3 of 6 classes have fewer than 10 samples" in result.output
+    shown = Page(Path(output).read_text(encoding="utf-8"))
+    assert preview(planned(sources)).digest in shown.text
+    assert f"--batch-size 4 --world-size 2 --seed 3 --repeat 0.2 -o {output}" in " ".join(shown.text.split())
+
+
+def test_a_command_shows_no_secret(sources: list[Source], tmp_path: Path) -> None:
+    from equitar.cli_batches import PlanOptions
+    from equitar.cli_report import _command
+
+    told = _command(PlanOptions(), ["a=https://me:secret@host/x.tar?sig=abc"] * 9, None, None, "o.html")
+    assert told == "equitar report " + "a=https://host/x.tar " * 8 + "... -o o.html"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a=x.tar"], "Missing option '-o'"),
+        (["a=x.tar", "-o", "x.html", "--world-size", "2"], "`--world-size` goes with `--batch-size`"),
+        (["a=x.tar", "-o", "x.html", "--cap", "2"], "`--cap` goes with `--repeat`"),
+        (["a=x.tar", "-o", "x.html", "--batch-size", "2", "--weights", "x"], "must be name=number"),
+        (["nothing", "-o", "x.html"], "must be name=urls"),
+    ],
+)
+def test_what_a_user_gets_wrong_is_told(words: list[str], message: str) -> None:
+    result = run(*words)
+    assert result.exit_code != 0
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert message in " ".join(result.output.split())
+
+
+def test_a_report_without_its_libraries_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(RuntimeError, match=r"needs jinja2 and matplotlib.*pip install 'equitar\[report\]'"):
+        require_report()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A Chromium of the system. In CI it must be there; on a desk the tests are skipped without."""
+    path = next(
+        (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+    )
+    if path is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            "no Chromium: install it, say by `apt-get install chromium`"
+        )
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        opened = playwright.chromium.launch(executable_path=path, args=arguments)
+        yield opened
+        opened.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_browser_shows_all_of_it_and_asks_for_nothing(
+    browser: Browser, sources: list[Source], bare: Source, tmp_path: Path, width: int, labelled: bool
+) -> None:
+    batches = planned(sources) if labelled else debiased([bare], batch_size=4, rank=0, world_size=1)
+    equitar.report(batches, str(tmp_path / "report.html"), epoch=1, num_workers=2)
+    context = browser.new_context(viewport={"width": width, "height": 900})
+    opened, requests, said = context.new_page(), list[str](), list[str]()
+
+    def on_request(request: Request) -> None:
+        requests.append(request.url)
+
+    def on_console(message: ConsoleMessage) -> None:
+        said.append(message.text)
+
+    def on_error(error: Error) -> None:
+        said.append(str(error))
+
+    opened.on("request", on_request)
+    opened.on("console", on_console)
+    opened.on("pageerror", on_error)
+    url = (tmp_path / "report.html").as_uri()
+    opened.goto(url)
+    assert requests == [url]
+    assert said == []
+    assert opened.evaluate("document.documentElement.scrollWidth") == width
+    overflowing = "[...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, svg') && e.getBoundingClientRect().right > innerWidth).map(e => e.outerHTML)"
+    assert opened.evaluate(overflowing) == []
+    sections = [
+        "findings",
+        "sources",
+        "classes",
+        *(["thresholds"] if labelled else []),
+        "schedule",
+        "readers",
+        "origin",
+    ]
+    assert [one.get_attribute("id") for one in opened.locator("h2").all()] == sections
+    assert all(one.is_visible() for one in opened.locator("h2, #source-table, #reader-summary").all())
+    plots = [one.bounding_box() for one in opened.locator("figure svg").all()]
+    assert len(plots) == (3 if labelled else 0)
+    assert all(box is not None and box["width"] > 300 and box["height"] > 150 for box in plots)
+    named = opened.locator("[role=img]").evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
+    assert all(len(name) > 20 for name in named)
+    context.close()

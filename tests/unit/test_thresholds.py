@@ -1,0 +1,128 @@
+"""Does one look at the labels say what each threshold would do? Against `stats` and plans made with that threshold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from equitar.build import debiased
+from equitar.catalog import Repeat
+from equitar.class_stats import stats
+from equitar.epoch_report import report_of
+from equitar.errors import PlanError
+from equitar.indexing import index
+from equitar.repeat import RepeatFactor
+from equitar.sidecar import Sidecar
+from equitar.sources import Source
+from equitar.thresholds import ladder
+from odd_tars import END, member
+
+LEFT = [[[0], [0, 0, 1], [0], []], [[0, 2, 2], [0], [0, 1]], [[0], [0, 3], [0]]]
+RIGHT = [[[4], [4, 1], [4]], [[4, 4], [], [4, 3]]]
+NAMES = ("a", "b", "c", "d", "e", "none")
+
+
+def halves(sidecar: Sidecar) -> list[float]:
+    return [(0.0, 1.0, 0.5)[row % 3] for row in range(sidecar.num_rows)]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Source]:
+    made = []
+    for name, shards in (("left", LEFT), ("right", RIGHT)):
+        folder = tmp_path_factory.mktemp(name)
+        for shard, rows in enumerate(shards):
+            members = (member(f"{row}.json", json.dumps({"n": each}).encode()) for row, each in enumerate(rows))
+            (folder / f"{shard}.tar").write_bytes(b"".join(members) + END)
+        made.append(Source(name, f"{folder}/*.tar"))
+    index(made, labels="json:n", classes=NAMES, jobs=1, progress=False)
+    return made
+
+
+def selected(sources: Sequence[Source]) -> list[Source]:
+    return [replace(one, keep=halves) for one in sources]
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize(
+    "how",
+    [
+        RepeatFactor(0.3),
+        RepeatFactor("median"),
+        RepeatFactor(0.3, power=1, cap=1.5),
+        RepeatFactor(0.3, ignore=["d", "b"]),
+        RepeatFactor(0.3, min_count=2),
+        RepeatFactor(0.3, empty="drop"),
+        RepeatFactor(0.3, rounding="ceil"),
+        RepeatFactor(0.3, scope="source"),
+        RepeatFactor(0.3, heuristic="irfs"),
+    ],
+)
+def test_every_row_is_what_stats_and_plans_say_at_that_threshold(
+    sources: list[Source], how: RepeatFactor, keeps: bool
+) -> None:
+    chosen = selected(sources) if keeps else sources
+    batches = debiased(chosen, batch_size=1, repeat=how, rank=0, world_size=1)
+    rows = report_of(batches).outlooks
+    assert [one.name for one in rows if one.is_chosen] == ["median" if how.threshold == "median" else "0.3"]
+    assert len(rows) >= 4
+    for one in rows:
+        then = replace(how, threshold="median" if one.name == "median" else float(one.name))
+        found = stats(chosen, repeat=then)
+        assert one.copies == pytest.approx(found.copies, abs=1e-4)
+        assert one.steps == len(debiased(chosen, batch_size=1, repeat=then, rank=0, world_size=1))
+        assert found.classes is not None
+        assert found.classes.factors is not None
+        assert (one.repeated, one.largest) == ((found.classes.factors > 1).sum(), found.classes.factors.max())
+
+
+def test_a_threshold_that_cannot_be_planned_says_why(sources: list[Source]) -> None:
+    rows = report_of(debiased(sources, batch_size=4, rank=0, world_size=1)).outlooks
+    assert rows[0].steps == 3
+    assert rows[0].problem is None
+    refused = [one for one in rows if one.problem]
+    assert refused
+    for one in refused:
+        assert one.steps is None
+        how = RepeatFactor("median" if one.name == "median" else float(one.name))
+        with pytest.raises(PlanError) as raised:
+            len(debiased(sources, batch_size=4, repeat=how, rank=0, world_size=1))
+        assert one.problem == str(raised.value)
+
+
+def test_the_value_of_a_median_is_shown_where_there_is_one(sources: list[Source]) -> None:
+    (shared,) = [one for one in report_of(sources).outlooks if one.name == "median"]
+    own = [one for one in report_of(sources, repeat=RepeatFactor("median", scope="source")).outlooks if one.is_chosen]
+    classes = stats(sources).classes
+    assert classes is not None
+    assert shared.threshold == np.median(classes.frequency)
+    assert [one.threshold for one in own] == [None]
+
+
+@pytest.mark.parametrize(
+    "repeat", [None, RepeatFactor(heuristic=lambda f: f + 1), lambda sidecar: [2] * sidecar.num_rows]
+)
+def test_where_repeats_are_no_threshold_the_table_is_lvis(sources: list[Source], repeat: Repeat) -> None:
+    rows = report_of(sources, repeat=repeat).outlooks
+    assert [one.is_chosen for one in rows] == [repeat is None, *[False] * (len(rows) - 1)]
+    assert [one.copies for one in rows] == pytest.approx([stats(sources, repeat=one.threshold).copies for one in rows])
+
+
+def test_numbers_of_labels_are_those_of_kept_samples(sources: list[Source]) -> None:
+    everything = [len(set(row)) for shards in (LEFT, RIGHT) for shard in shards for row in shard]
+    kept = [len(set(row)) for shards in (LEFT, RIGHT) for shard in shards for at, row in enumerate(shard) if at % 3]
+    for chosen, numbers in ((sources, everything), (selected(sources), kept)):
+        found = report_of(chosen)
+        assert found.label_numbers is not None
+        assert found.label_numbers.tolist() == np.bincount(numbers).tolist()
+        assert sum(one.unlabelled or 0 for one in found.rows) == numbers.count(0)
+
+
+def test_thresholds_go_from_the_rarest_class_to_ten_times_the_median() -> None:
+    assert ladder(np.full(10, 0.1)) == [0.3, 1.0]
+    assert ladder(np.array([1.0])) == []
+    assert len(ladder(np.geomspace(1e-9, 1, 1000))) == 9
