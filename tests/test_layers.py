@@ -23,11 +23,11 @@ LAYERS = (
     ("L0 values", "errors mix64 presence redact topology sources"),
     (
         "L1 pure",
-        "repeat counting label_presence indexed progress weights quota schedule line shape leap passes window assign laid track step_plan legal plan held validation recipe",
+        "holes repeat counting label_presence indexed progress weights quota schedule line shape leap passes window assign laid track step_plan legal plan held validation recipe",
     ),
     (
         "L2 I/O",
-        "tar grouping ordinary streamed headers forward walking npz sidecar shard_lists foreign cross_check expected patience ranges web remote storage spool cache opening damage ahead summary labels label_formats outside detect label_files index_plan reader catalog selection ledger shard_index indexing",
+        "tar grouping ordinary streamed headers forward walking npz mend sidecar shard_lists foreign cross_check expected patience ranges web remote files storage spool cache opening damage ahead summary_format summary labels label_formats outside detect label_files index_plan reader catalog selection label_recipe shard_index ledger executors indexing",
     ),
     (
         "L3 execute",
@@ -35,7 +35,7 @@ LAYERS = (
     ),
     (
         "L4 edge",
-        "class_stats training plan_preview plots thresholds epoch_report finding plan_findings class_findings findings report_plots report_page lightning parquet_export cli_words cli_text cli_batches cli_plan cli_export cli_report cli",
+        "class_stats training plan_preview plots thresholds epoch_report finding plan_findings class_findings findings report_plots report_page lightning parquet_export cli_words cli_text cli_batches cli_plan cli_export cli_report cli_index cli",
     ),
     ("the package", "__init__ __main__"),
 )

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from equitar.damage import write_exclusions
     from equitar.errors import (
         LabelError,
+        MissingShardError,
         PlanError,
+        ReadOnlyError,
         ShardError,
         ShardMismatchError,
         SidecarError,
@@ -25,9 +27,10 @@ if TYPE_CHECKING:
         StageError,
         StaleSidecarError,
         StorageError,
+        WorkerError,
     )
     from equitar.in_turn import check_order
-    from equitar.indexing import check, index
+    from equitar.indexing import check, index, summarize
     from equitar.label_files import labels_from_file, labels_from_sidecars
     from equitar.label_presence import LabelPresence, LabelRows
     from equitar.loader import Loader
@@ -54,8 +57,10 @@ _HOME = {
     "LabelPresence": "label_presence",
     "LabelRows": "label_presence",
     "Loader": "loader",
+    "MissingShardError": "errors",
     "Passes": "weights",
     "PlanError": "errors",
+    "ReadOnlyError": "errors",
     "RepeatFactor": "repeat",
     "Retries": "sources",
     "RepeatFactorSampler": "samplers",
@@ -68,6 +73,7 @@ _HOME = {
     "StaleSidecarError": "errors",
     "StorageError": "errors",
     "Temperature": "weights",
+    "WorkerError": "errors",
     "ZeroVL": "weights",
     "batched_by_source": "stages",
     "catalog_of": "catalog",
@@ -89,6 +95,7 @@ _HOME = {
     "slices": "stages",
     "split": "sources",
     "stats": "class_stats",
+    "summarize": "indexing",
     "tar_samples": "streamed",
     "write_exclusions": "damage",
 }
@@ -103,8 +110,10 @@ __all__ = [
     "LabelPresence",
     "LabelRows",
     "Loader",
+    "MissingShardError",
     "Passes",
     "PlanError",
+    "ReadOnlyError",
     "RepeatFactor",
     "RepeatFactorSampler",
     "Retries",
@@ -117,6 +126,7 @@ __all__ = [
     "StaleSidecarError",
     "StorageError",
     "Temperature",
+    "WorkerError",
     "ZeroVL",
     "batched_by_source",
     "catalog_of",
@@ -138,6 +148,7 @@ __all__ = [
     "slices",
     "split",
     "stats",
+    "summarize",
     "tar_samples",
     "write_exclusions",
 ]

@@ -113,7 +113,7 @@ def catalog_of(sources: Sequence[Source]) -> Catalog:
     return Catalog(
         sources=tuple(ordered),
         sidecars=tuple(
-            Sidecars(source, listed, summary.digests)
+            Sidecars(source, listed.only(summary.paths), summary.digests)
             for source, listed, summary in zip(ordered, shards, summaries, strict=True)
         ),
         summaries=summaries,

@@ -67,6 +67,35 @@ def detect_workers() -> tuple[int, int]:
     return (0, 0) if found is None else (found.id, found.num_workers)
 
 
+def detect_array_part(environment: Mapping[str, str] | None = None) -> tuple[int, int]:
+    """Return (i, n) of this task of a SLURM array job: it is the i-th of n tasks, from 0, whatever their numbers are.
+
+    Args:
+        environment: Variables to read in place of this process's.
+
+    Raises:
+        ValueError: If this is no task of an array, or its tasks are not numbered in equal steps.
+
+    >>> names = ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP")
+    >>> detect_array_part(dict(zip(names, ["14", "5", "10", "2"])))
+    (2, 5)
+    """
+    variables = os.environ if environment is None else environment
+    names = ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN")
+    absent = [name for name in names if name not in variables]
+    if absent:
+        raise ValueError(f"a task of a SLURM array is needed (`sbatch --array=0-99`), but {absent[0]} is not set")
+    number, count, first = (_number(variables, name) for name in names)
+    step = _number(variables, "SLURM_ARRAY_TASK_STEP") if "SLURM_ARRAY_TASK_STEP" in variables else 1
+    part, odd = divmod(number - first, max(1, step))
+    if odd or not 0 <= part < count:
+        raise ValueError(
+            f"tasks of the SLURM array must be numbered in equal steps, such as 0-99; got task {number} of {count} from {first} "
+            f"by {step}"
+        )
+    return part, count
+
+
 def consumer(rank: int, world_size: int) -> Topology:
     """Return the topology of this process, given its rank."""
     worker, num_workers = detect_workers()

@@ -2,6 +2,7 @@
 
     ValueError
      ├─ SourceError             a source is named or listed wrongly, or its shards are not there
+     │   └─ MissingShardError   one shard that a source names is not there (found while indexing)
      ├─ ShardError              a tar is not what a tar of samples must be (found while indexing)
      ├─ LabelError              a label is missing, cannot be parsed, or is outside the vocabulary
      ├─ SidecarError            a sidecar or summary is missing, of another version, or damaged
@@ -10,6 +11,8 @@
     RuntimeError
      ├─ ShardMismatchError      a shard gave other bytes than its sidecar says (found while training)
      ├─ StorageError            a store or a command did not give a shard, however often it was asked
+     │   └─ ReadOnlyError       a store takes no files
+     ├─ WorkerError             processes that index are killed, or an executor is broken
      └─ StageError              a stage of the user breaks the contract of per-sample stages
 
 Each message says what was required, what was found, where, and, when certain, what to do.
@@ -21,6 +24,10 @@ from __future__ import annotations
 
 class SourceError(ValueError):
     """A source is named or listed wrongly, or its shards are not there."""
+
+
+class MissingShardError(SourceError):
+    """A shard that a source names is not there; raised while it is indexed."""
 
 
 class ShardError(ValueError):
@@ -49,6 +56,14 @@ class ShardMismatchError(RuntimeError):
 
 class StorageError(RuntimeError):
     """A store or a command does not give the bytes of a file, however often it was asked."""
+
+
+class ReadOnlyError(StorageError):
+    """A store takes no files, so that sidecars must be written elsewhere."""
+
+
+class WorkerError(RuntimeError):
+    """Processes that index shards are killed, or the executor that runs them is broken."""
 
 
 class StageError(RuntimeError):

@@ -1,49 +1,40 @@
 """What do shards hold? Each is walked once, in some process, and its sidecar is written when it is done.
 
 A shard that fails stops no other. A run that is stopped goes on where it was, because a sidecar that is there and fits (the
-size of its shard, and how labels are made) is not made again. When all shards of a source are done, so is its summary.
+size of its shard, and how labels are made) is not made again. When all shards of a source are done, so is its summary; where
+runs index a part each, `summarize` makes it.
 """
 
 from __future__ import annotations
 
-import math
-import multiprocessing
-import os
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    BrokenExecutor,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-    wait,
-)
-from dataclasses import dataclass
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from typing import Literal, TypeAlias
 
 from tqdm import tqdm
 
 from equitar.cross_check import Known, differences, expecting
-from equitar.errors import LabelError, ShardError, SidecarError, SourceError
-from equitar.labels import Missing, labels_from_spec
-from equitar.ledger import Ledger, SourceReport
-from equitar.outside import LabelTable, Vocabulary, read_classes, read_labels
-from equitar.redact import shown
-from equitar.shard_index import Outcome, Recipe, Shard, check_shard, index_shard, rename_classes, spool, spooled
-from equitar.sidecar import index_command
+from equitar.errors import LabelError, MissingShardError, ReadOnlyError, ShardError, SidecarError
+from equitar.executors import outcomes
+from equitar.label_recipe import Recipe, Spooled, recipe_of, spool, spooled
+from equitar.labels import Missing
+from equitar.ledger import Ledger, SourceReport, keep_part, ledgers_of
+from equitar.mend import index_command
+from equitar.outside import LabelTable, Vocabulary
+from equitar.shard_index import Outcome, Shard, check_shard, index_shard, rename_classes, sidecar_row
 from equitar.sources import Source
-from equitar.storage import expand, sidecar_url
-from equitar.summary import load_summary
+from equitar.storage import local_path, place_of, remove
+from equitar.summary import folder_of, load_summary
 
-__all__ = ["IndexReport", "SourceReport", "check", "index"]
+__all__ = ["IndexReport", "SourceReport", "check", "index", "summarize"]
+
+MissingShards: TypeAlias = Literal["error", "skip"]
 
 _LISTED = 20  # failures told in full
-_IN_FLIGHT = 4  # shards waiting for each process: enough to keep it busy, few enough to hold
-_SHARDS_A_JOB = 8  # fewer are read sooner than a process starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +52,10 @@ def index(
     offsets_from: str | None = None,
     classes: str | Sequence[str] | Vocabulary | None = None,
     missing: Missing = "error",
+    missing_shards: MissingShards = "error",
     jobs: int | None = None,
+    executor: Executor | None = None,
+    part: tuple[int, int] | None = None,
     progress: bool = True,
     force: bool = False,
     regroup: bool = False,
@@ -79,8 +73,14 @@ def index(
             where these say, side by side; each is verified all the same.
         classes: The vocabulary: names in the order of their ids, a file for `read_classes`, or a `Vocabulary`.
         missing: Whether a sample without its label is an error or has no labels.
+        missing_shards: Whether a shard that is named and not there is an error, or is left out and reported. Training then
+            leaves it out too.
         jobs: Processes; 1 reads in this one (default: the cores, if there are shards enough). They are spawned, so a
-            script calls this under ``if __name__ == "__main__"``.
+            script calls this under ``if __name__ == "__main__"``. With `executor`: how many shards it reads at once.
+        executor: Reads the shards in place of processes here: any of `concurrent.futures`, or dask's
+            ``client.get_executor()``. It must reach shards and sidecars by the same paths. It is not shut down.
+        part: (i, n): read only the i-th of n parts of the shards, 0 <= i < n, and write no summary. Runs of all parts
+            need not know of each other; `summarize` finishes what they did.
         progress: Whether a terminal shows a bar.
         force: Whether to read shards again whose sidecars are up to date.
         regroup: Whether members of one sample may lie apart in a shard; they are joined where its first one is. Else they are
@@ -88,25 +88,45 @@ def index(
 
     Raises:
         ShardError: If shards failed; it lists them. All others have their sidecars.
+        ReadOnlyError: If sidecars cannot be written where they should be.
     """
-    ledgers = _ledgers(sources)
+    ledgers = ledgers_of(sources)
+    if part is not None:
+        keep_part(ledgers, *part)
     if offsets_from is not None:
         for ledger in ledgers:
             ledger.shards = expecting(offsets_from, ledger.shards)
-    recipe = _recipe(labels, labels_from, classes, missing=missing, force=force, regroup=regroup)
-    with tempfile.TemporaryDirectory(prefix="equitar-") as folder:
-        task = partial(index_shard, recipe_path=spool(recipe, folder))
-        _run(task, [(ledger, shard) for ledger in ledgers for shard in ledger.shards], jobs=jobs, progress=progress)
-        spooled.cache_clear()  # of this process, if it read shards itself
-    for ledger in ledgers:
-        if recipe.extract is not None and recipe.vocabulary is None and not ledger.failures:
-            _unify_names(ledger, jobs=jobs)
-        if not ledger.failures:
-            ledger.close(recipe.table)
-    failures = [failure for ledger in ledgers for failure in ledger.failures]
-    if failures:
-        raise _failed(failures, sum(len(ledger.shards) for ledger in ledgers)) from failures[0][1]
-    return IndexReport(sources=tuple(ledger.report() for ledger in ledgers))
+    recipe = recipe_of(labels, labels_from, classes, missing=missing, force=force, regroup=regroup)
+    with _travelling(recipe, ledgers, executor) as where:
+        _run(partial(index_shard, recipe=where), ledgers, jobs=jobs, executor=executor, progress=progress)
+    return _finish(ledgers, missing_shards, jobs, executor, table=recipe.table, is_part=part is not None)
+
+
+def summarize(
+    sources: Source | Iterable[Source],
+    *,
+    missing_shards: MissingShards = "error",
+    jobs: int | None = None,
+    executor: Executor | None = None,
+    progress: bool = True,
+) -> IndexReport:
+    """Write the summary of each source from the sidecars that are there, and return what it holds; no tar is read.
+
+    It finishes what runs of `index` with `part` did: class names that shards were read with get the same ids in all.
+
+    Args:
+        sources: What was indexed.
+        missing_shards: See `index`; a shard counts as missing if its sidecar is, too.
+        jobs: See `index`.
+        executor: See `index`.
+        progress: See `index`.
+
+    Raises:
+        ShardError: If sidecars are missing or damaged; it lists them, with the command that makes them.
+    """
+    ledgers = ledgers_of(sources)
+    _run(sidecar_row, ledgers, jobs=jobs, executor=executor, progress=progress)
+    return _finish(ledgers, missing_shards, jobs, executor, table=None, is_part=False)
 
 
 def check(
@@ -126,11 +146,15 @@ def check(
         progress: Whether a terminal shows a bar.
         against: Files of other tools that say the same of these shards, see `equitar.foreign`: what they say otherwise is told too.
     """
-    ledgers = _ledgers(sources)
-    shards = [(ledger, shard) for ledger in ledgers for shard in ledger.shards]
-    _run(check_shard, shards, jobs=jobs, progress=progress)
-    problems = [_told(failure) for ledger in ledgers for failure in ledger.failures]
+    ledgers = ledgers_of(sources)
     for ledger in ledgers:
+        skipped = set(ledger.before.skipped) if ledger.before else set()
+        ledger.shards = [shard for shard in ledger.shards if shard.path not in skipped]
+    _run(check_shard, ledgers, jobs=jobs, executor=None, progress=progress)
+    problems = []
+    for ledger in ledgers:
+        ledger.refuse_missing()
+        problems += [_told(failure) for failure in ledger.failures]
         if ledger.failures:
             continue
         try:
@@ -143,122 +167,88 @@ def check(
         ):
             mend = index_command(ledger.source)
             problems.append(f"the summary of source {ledger.source.name!r} is of other sidecars than there are; {mend}")
-    known = [Known(shard, ledger.rows.get(shard.path)) for ledger, shard in shards]
+    known = [Known(shard, ledger.rows.get(shard.path)) for ledger in ledgers for shard in ledger.shards]
     return problems + [problem for pattern in against for problem in differences(pattern, known)]
 
 
-def _ledgers(sources: Source | Iterable[Source]) -> list[Ledger]:
-    """Return the sources with their shards; two shards must not have one sidecar."""
-    ledgers = []
-    owner: dict[str, str] = {}
-    for source in [sources] if isinstance(sources, Source) else sources:
-        listed = expand(source)
-        shards = [
-            Shard(
-                path=path,
-                url=url,
-                sidecar=sidecar_url(listed, path, source.sidecars),
-                options=source.storage_options,
-                mend=index_command(source),
-                retries=source.retries,
-            )
-            for path, url in zip(listed.paths, listed.urls, strict=True)
-        ]
-        for shard in shards:
-            first = owner.setdefault(shard.sidecar, shard.url)
-            if first != shard.url:
-                mend = "give each source a folder of its own as `sidecars`"
-                raise SourceError(
-                    f"{shown(first)} and {shard.where} would share the sidecar {shown(shard.sidecar)}; {mend}"
-                )
-        ledgers.append(Ledger(source=source, shards=shards))
-    twice = [name for name, times in Counter(ledger.source.name for ledger in ledgers).items() if times > 1]
-    if twice:
-        raise SourceError(
-            f"source {twice[0]!r} is given twice but a name stands for one source; list all its urls in one"
-        )
-    return ledgers
-
-
-def _recipe(
-    labels: str | None,
-    labels_from: str | LabelTable | None,
-    classes: str | Sequence[str] | Vocabulary | None,
-    *,
-    missing: Missing,
-    force: bool,
-    regroup: bool,
-) -> Recipe:
-    if labels is not None and labels_from is not None:
-        raise ValueError(f"`labels` or `labels_from` must be given; got both, {labels!r} and {labels_from!r:.80}")
-    if classes is not None and isinstance(labels_from, LabelTable):
-        raise ValueError(f"`classes` must be given to `read_labels`; got {classes!r:.80} with a table read before")
-    vocabulary = read_classes(classes) if isinstance(classes, str) else classes
-    if vocabulary is not None and not isinstance(vocabulary, Vocabulary):
-        vocabulary = Vocabulary(ids=tuple(range(len(vocabulary))), names=tuple(vocabulary))
-    table = read_labels(labels_from, classes=vocabulary) if isinstance(labels_from, str) else labels_from
-    extract = labels_from_spec(labels, missing=missing) if labels is not None else None
-    lines = [labels] if labels is not None else []
-    if table is not None:
-        lines = [table.path.rpartition("/")[2], f"from={table.digest}"]
-    if lines:
-        lines += ["missing=empty"] if missing == "empty" else []
-        lines += [f"classes={vocabulary.digest}"] if vocabulary else []
-    return Recipe(
-        spec="\n".join(lines),
-        extract=extract,
-        table=table,
-        vocabulary=vocabulary,
-        missing=missing,
-        force=force,
-        regroup=regroup,
-    )
+@contextmanager
+def _travelling(recipe: Recipe, ledgers: Sequence[Ledger], executor: Executor | None) -> Iterator[Spooled]:
+    """Write a recipe where all who read shards find it, and remove it at the end."""
+    if executor is None:
+        with tempfile.TemporaryDirectory(prefix="equitar-") as folder:
+            yield spool(recipe, folder, None)
+            spooled.cache_clear()  # of this process, if it read shards itself
+        return
+    source, listed = ledgers[0].source, ledgers[0].listed
+    where = spool(recipe, _absolute(folder_of(source, listed)), source.storage_options)
+    try:
+        yield where
+    finally:
+        remove(where.url, where.options)
 
 
 def _run(
-    task: Callable[[Shard], Outcome], shards: Sequence[tuple[Ledger, Shard]], *, jobs: int | None, progress: bool
+    task: Callable[[Shard], Outcome],
+    ledgers: Sequence[Ledger],
+    *,
+    jobs: int | None,
+    executor: Executor | None,
+    progress: bool,
+    shards: Sequence[Shard] | None = None,
 ) -> None:
-    """Let processes do a task for all shards, and put what comes of it into their ledgers."""
-    if not shards:
-        return
-    num_jobs = min(jobs or _num_cores(), len(shards) if jobs else math.ceil(len(shards) / _SHARDS_A_JOB))
-    spawn = multiprocessing.get_context("spawn")  # a fork of a process with threads (torch's, say) can hang
-    pool: Executor = ThreadPoolExecutor(1) if num_jobs == 1 else ProcessPoolExecutor(num_jobs, mp_context=spawn)
-    with pool, tqdm(total=len(shards), unit="shard", disable=None if progress else True) as bar:
-        num_bytes = 0
-        for (ledger, shard), future in _futures(pool, task, shards, limit=num_jobs * _IN_FLIGHT):
-            error = future.exception()
-            if isinstance(error, BrokenExecutor):
-                raise error
-            if error is not None:
-                ledger.fail(shard.where, error)
+    """Let processes do a task for all shards (or for some), and put what comes of it into their ledgers."""
+    ledger_of = {ledger.source.name: ledger for ledger in ledgers}
+    if shards is None:
+        shards = [shard for ledger in ledgers for shard in ledger.shards]
+    if executor is not None:  # whose working folder may be another
+        shards = [replace(shard, url=_absolute(shard.url), sidecar=_absolute(shard.sidecar)) for shard in shards]
+    num_bytes = 0
+    with tqdm(total=len(shards), unit="shard", disable=None if progress else True) as bar:
+        for shard, found in outcomes(task, shards, jobs=jobs, executor=executor):
+            ledger = ledger_of[shard.source]
+            if isinstance(found, Outcome):
+                ledger.take(shard, found)
+                num_bytes += int(found.row.shard_sizes[0])
+            elif isinstance(found, ReadOnlyError):
+                raise found  # so it is for all others, and reading them would be for nothing
+            elif isinstance(found, MissingShardError):
+                ledger.missing.append(shard.path)
             else:
-                ledger.take(shard, future.result())
-                num_bytes += int(future.result().row.shard_sizes[0])
+                ledger.fail(shard.where, found)
             bar.set_postfix_str(f"{num_bytes / 1e6 / max(bar.format_dict['elapsed'], 1e-3):.0f} MB/s", refresh=False)
             bar.update()
 
 
-def _futures(
-    pool: Executor, task: Callable[[Shard], Outcome], shards: Sequence[tuple[Ledger, Shard]], *, limit: int
-) -> Iterator[tuple[tuple[Ledger, Shard], Future[Outcome]]]:
-    """Yield futures as they are done; never more than `limit` are under way, so that 100,000 shards take no memory."""
-    coming = iter(shards)
-    pending: dict[Future[Outcome], tuple[Ledger, Shard]] = {}
-    try:
-        while True:
-            pending |= {
-                pool.submit(task, shard): (ledger, shard) for ledger, shard in islice(coming, limit - len(pending))
-            }
-            if not pending:
-                return
-            for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                yield pending.pop(future), future
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+def _finish(
+    ledgers: Sequence[Ledger],
+    missing_shards: MissingShards,
+    jobs: int | None,
+    executor: Executor | None,
+    *,
+    table: LabelTable | None,
+    is_part: bool,
+) -> IndexReport:
+    """Write the summaries of sources whose shards are all done, and report."""
+    if missing_shards not in ("error", "skip"):
+        raise ValueError(f"`missing_shards` must be 'error' or 'skip'; got {missing_shards!r}")
+    num_shards = sum(len(ledger.shards) for ledger in ledgers)
+    for ledger in ledgers:
+        if missing_shards == "skip":
+            ledger.leave_out_missing()
+        else:
+            ledger.refuse_missing()
+        ledger.note(table, is_part=is_part)
+        if not is_part and not ledger.failures and ledger.has_open_names:
+            _unify_names(ledger, jobs, executor)
+        if not is_part and not ledger.failures:
+            ledger.close()
+    failures = [failure for ledger in ledgers for failure in ledger.failures]
+    if failures:
+        raise _failed(ledgers, num_shards) from failures[0][1]
+    return IndexReport(sources=tuple(ledger.report() for ledger in ledgers))
 
 
-def _unify_names(ledger: Ledger, *, jobs: int | None) -> None:
+def _unify_names(ledger: Ledger, jobs: int | None, executor: Executor | None) -> None:
     """Give all sidecars of a source the same class names; each shard was read without knowing the names of others."""
     try:
         common = ledger.common_names()
@@ -266,23 +256,33 @@ def _unify_names(ledger: Ledger, *, jobs: int | None) -> None:
         ledger.fail(f"source {ledger.source.name!r}", error)
         return
     if common is not None:
-        others = [(ledger, shard) for shard in ledger.shards if ledger.rows[shard.path].class_names != common]
-        _run(partial(rename_classes, class_names=common), others, jobs=jobs, progress=False)
+        others = [shard for shard in ledger.shards if ledger.rows[shard.path].class_names != common]
+        rename = partial(rename_classes, class_names=common)
+        _run(rename, [ledger], jobs=jobs, executor=executor, progress=False, shards=others)
 
 
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _absolute(url: str) -> str:
+    return url if local_path(url) is None else place_of(url)
 
 
-def _failed(failures: Sequence[tuple[str, BaseException]], num_shards: int) -> ShardError:
-    told = [_told(failure) for failure in failures[:_LISTED]]
-    if len(failures) > _LISTED:
-        told.append(f"and {len(failures) - _LISTED} more")
-    break_ = " " if len(told) == 1 else "\n  "
-    return ShardError(break_.join([f"{len(failures)} error{'s' * (len(failures) > 1)} in {num_shards} shards:", *told]))
+def _failed(ledgers: Sequence[Ledger], num_shards: int) -> ShardError:
+    """Return the error that lists failures; the command that mends those of a source is told once."""
+    told: list[str] = []
+    mends: list[str] = []
+    for ledger in ledgers:
+        plain = f"; {index_command(ledger.source)}"
+        for failure in ledger.failures:
+            text = _told(failure)
+            told.append(text.removesuffix(plain))
+            if text.endswith(plain) and ledger.mend not in mends:
+                mends.append(ledger.mend)
+    if len(told) == 1:
+        return ShardError("; ".join([f"1 error in {num_shards} shards: {told[0]}", *mends]))
+    more = [f"and {len(told) - _LISTED} more"] if len(told) > _LISTED else []
+    return ShardError("\n  ".join([f"{len(told)} errors in {num_shards} shards:", *told[:_LISTED], *more, *mends]))
 
 
 def _told(failure: tuple[str, BaseException]) -> str:
     where, error = failure
-    text = str(error) if isinstance(error, ValueError | OSError) else repr(error)
+    text = str(error) if isinstance(error, ValueError | OSError | RuntimeError) else repr(error)
     return text if where in text else f"{where}: {text}"

@@ -5,20 +5,24 @@ from __future__ import annotations
 import re
 from bisect import insort
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 import numpy as np
 
-from equitar.errors import LabelError, SidecarError
+from equitar.errors import LabelError, MissingShardError, SidecarError, SourceError
+from equitar.holes import holes, listed_some
+from equitar.mend import index_command
 from equitar.mix64 import Int64
 from equitar.outside import LabelTable
-from equitar.presence import Presence
+from equitar.redact import shown
 from equitar.shard_index import Outcome, Shard
 from equitar.sidecar import ClassNames
 from equitar.sources import Source
-from equitar.summary import Summary, write_summary
+from equitar.storage import ShardList, expand, sidecar_url
+from equitar.summary import Summary, newest_summary, write_summary
+from equitar.summary_format import joined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,12 @@ class SourceReport:
         samples: Samples in all its shards.
         bytes: Length of all its shards.
         notes: What is no error and yet worth a look, counted.
+        summary: Digest of its new summary; None if none was written.
+        added: Paths of shards that the summary before did not have, sorted; all of them if there was none.
+        changed: Paths of shards whose members or labels were others in the summary before.
+        gone: Paths of shards that only the summary before had.
+        missing: Paths of shards that are named and not there, left out on purpose.
+        holes: Paths that are not listed, though the numbers around them are.
     """
 
     name: str
@@ -40,6 +50,12 @@ class SourceReport:
     samples: int
     bytes: int
     notes: tuple[str, ...]
+    summary: str | None
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    gone: tuple[str, ...]
+    missing: tuple[str, ...]
+    holes: tuple[str, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,16 +63,20 @@ class Ledger:
     """What is known of a source so far."""
 
     source: Source
+    listed: ShardList
     shards: list[Shard]
     rows: dict[str, Summary] = field(default_factory=dict)
     class_names: dict[ClassNames | None, ClassNames | None] = field(default_factory=dict)  # one object for equal ones
-    named_before: set[ClassNames | None] = field(default_factory=set)
+    label_specs: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[str, BaseException]] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
     written: set[str] = field(default_factory=set)
     odd: dict[str, tuple[str, str, int]] = field(default_factory=dict)  # kind of note: first shard, its note, shards
     matched: list[Int64] = field(default_factory=list)
     rules: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    before: Summary | None = None
+    summary: Summary | None = None
 
     def fail(self, where: str, error: BaseException) -> None:
         """Keep an error, in the order of where they were, not of when."""
@@ -66,10 +86,9 @@ class Ledger:
         """Keep what a shard gave."""
         names = self.class_names.setdefault(outcome.row.class_names, outcome.row.class_names)
         self.rows[shard.path] = replace(outcome.row, class_names=names)
+        self.label_specs[outcome.label_spec] += 1
         if outcome.written:
             self.written.add(shard.path)
-        else:
-            self.named_before.add(names)
         for note in outcome.notes:
             kind = re.sub(r"[0-9]+|'.*'", "", note)
             where, first, times = self.odd.get(kind, (shard.path, note, 0))
@@ -78,18 +97,40 @@ class Ledger:
             self.matched.append(outcome.matched)
             self.rules[outcome.rule] += int(np.count_nonzero(outcome.matched >= 0))
 
-    def close(self, table: LabelTable | None) -> None:
-        """Write the summary, and finish the notes; what is wrong with the source as a whole is a failure of it."""
+    def leave_out_missing(self) -> None:
+        """Go on without the shards that are not there; that none is there is a failure."""
+        self.missing.sort()
+        gone = set(self.missing)
+        self.shards = [shard for shard in self.shards if shard.path not in gone]
+        if gone and not self.shards:
+            self.refuse_missing()
+
+    def refuse_missing(self) -> None:
+        """Make one failure of all shards that are not there."""
+        if self.missing:
+            self.missing.sort()
+            seen = f"{len(self.missing)} of {len(self.listed)} shards are missing: {listed_some(self.missing)}"
+            mend = "restore them, or go on without them by `--missing-shards skip`"
+            self.fail(f"source {self.source.name!r}", MissingShardError(f"{seen}; {mend}"))
+
+    def note(self, table: LabelTable | None, *, is_part: bool) -> None:
+        """Finish the notes, once all shards are done."""
         self.notes += [f"{note} ({times} shards, the first {where})" for where, note, times in self.odd.values()]
-        if table is not None:
-            self.notes += _notes_on_join(table, np.concatenate(self.matched), self.rules)
+        if table is not None and self.matched:
+            self.notes += _notes_on_join(table, np.concatenate(self.matched), self.rules, is_part=is_part)
+
+    def close(self) -> None:
+        """Write the summary; what is wrong with the source as a whole is a failure of it."""
         try:
-            write_summary(self.source, _joined([self.rows[shard.path] for shard in self.shards]))
+            self.summary = joined([self.rows[shard.path] for shard in self.shards], skipped=self.missing)
+            write_summary(self.source, self.listed, self.summary)
         except (SidecarError, OSError) as error:
             self.fail(f"source {self.source.name!r}", error)
 
     def report(self) -> SourceReport:
         """Return what a user is told."""
+        before = dict(zip(self.before.paths, self.before.digests, strict=True)) if self.before else {}
+        now = {path: row.digests[0] for path, row in self.rows.items()}
         return SourceReport(
             name=self.source.name,
             written=len(self.written),
@@ -97,12 +138,31 @@ class Ledger:
             samples=sum(int(row.num_samples[0]) for row in self.rows.values()),
             bytes=sum(int(row.shard_sizes[0]) for row in self.rows.values()),
             notes=tuple(self.notes),
+            summary=None if self.summary is None else self.summary.digest,
+            added=tuple(sorted(now.keys() - before.keys())),
+            changed=tuple(sorted(path for path in now.keys() & before.keys() if now[path] != before[path])),
+            gone=tuple(sorted(before.keys() - set(self.listed.paths) | (before.keys() & set(self.missing)))),
+            missing=tuple(self.missing),
+            holes=tuple(holes(self.listed.paths)),
         )
+
+    @property
+    def mend(self) -> str:
+        """The command that indexes what is missing, with the labels that the others have."""
+        return index_command(
+            self.source, label_spec=max(self.label_specs, key=self.label_specs.__getitem__, default="")
+        )
+
+    @property
+    def has_open_names(self) -> bool:
+        """Whether class names come from the shards alone, each read without knowing the names of others."""
+        return not any("\nclasses=" in spec or "\nfrom=" in spec for spec in self.label_specs)
 
     def common_names(self) -> ClassNames | None:
         """Return class names that serve all shards, None if labels are ids.
 
-        Those that all older sidecars agree on keep their ids; other names follow, sorted.
+        Those of the summary before keep their ids, if a sidecar of then is left; other names follow, sorted. That some were
+        read before in this run, or in another that was stopped, makes no difference.
         """
         rows = [self.rows[shard.path] for shard in self.shards]
         named = {row.class_names: row.paths[0] for row in reversed(rows) if row.class_names is not None}
@@ -115,41 +175,78 @@ class Ledger:
                 raise LabelError(
                     f"labels must be all ids or all names; got {seen} of {self.source.name!r}; use one kind"
                 )
-        before = [names for names in self.named_before if names is not None]
-        ids, names = before[0] if len(before) == 1 else ((), ())
+        ids, names = (), ()
+        if self.before and any(
+            row.class_names == self.before.class_names for row in rows if row.paths[0] not in self.written
+        ):
+            ids, names = self.before.class_names or ((), ())
         new = sorted({name for known in named for name in known[1]} - set(names))
         start = max(ids, default=-1) + 1
         return (*ids, *range(start, start + len(new))), (*names, *new)
 
 
-def _joined(rows: Sequence[Summary]) -> Summary:
-    """Return the summary of all shards from those of one each."""
-    bare = [row.paths[0] for row in rows if row.label_counts is None]
-    if 0 < len(bare) < len(rows):
-        seen = f"{len(bare)} of {len(rows)} shards have no labels, such as {bare[0]!r}, but others have"
-        raise SidecarError(f"{seen}; run `equitar index` for all with the same `--labels`")
-    other = next((row.paths[0] for row in rows if row.class_names != rows[0].class_names), None)
-    if other is not None:
-        seen = f"{other!r} has other class names than {rows[0].paths[0]!r}"
-        raise SidecarError(f"{seen} but a class needs one id; run `equitar index` for all with the same `--classes`")
-    labels = [row.label_counts for row in rows if row.label_counts is not None]
-    return Summary(
-        paths=tuple(row.paths[0] for row in rows),
-        num_samples=np.concatenate([row.num_samples for row in rows]),
-        shard_sizes=np.concatenate([row.shard_sizes for row in rows]),
-        digests=tuple(row.digests[0] for row in rows),
-        label_counts=Presence.joined(labels) if labels else None,
-        class_names=rows[0].class_names,
-    )
+def ledgers_of(sources: Source | Iterable[Source]) -> list[Ledger]:
+    """Return the sources with their shards.
+
+    Raises:
+        SourceError: If two shards would have one sidecar, or two sources one name.
+    """
+    ledgers = []
+    owner: dict[str, str] = {}
+    for source in [sources] if isinstance(sources, Source) else sources:
+        listed = expand(source)
+        shards = [
+            Shard(
+                source=source.name,
+                path=path,
+                url=url,
+                sidecar=sidecar_url(listed, path, source.sidecars),
+                options=source.storage_options,
+                mend=index_command(source),
+                retries=source.retries,
+            )
+            for path, url in zip(listed.paths, listed.urls, strict=True)
+        ]
+        for shard in shards:
+            first = owner.setdefault(shard.sidecar, shard.url)
+            if first != shard.url:
+                mend = "give each source a folder of its own as `sidecars`"
+                raise SourceError(
+                    f"{shown(first)} and {shard.where} would share the sidecar {shown(shard.sidecar)}; {mend}"
+                )
+        ledgers.append(Ledger(source=source, listed=listed, shards=shards, before=_before(source, listed)))
+    twice = [name for name, times in Counter(ledger.source.name for ledger in ledgers).items() if times > 1]
+    if twice:
+        raise SourceError(
+            f"source {twice[0]!r} is given twice but a name stands for one source; list all its urls in one"
+        )
+    return ledgers
 
 
-def _notes_on_join(table: LabelTable, matched: Int64, rules: Counter[str]) -> list[str]:
+def _before(source: Source, listed: ShardList) -> Summary | None:
+    """Return the newest summary there is, with all its shards; None if there is none that can be read."""
+    try:
+        return newest_summary(source, listed)
+    except SidecarError:  # missing, of another version, damaged: each is mended by writing it
+        return None
+
+
+def keep_part(ledgers: Sequence[Ledger], part: int, parts: int) -> None:
+    """Leave each ledger the shards of one part: every `parts`-th of all, by name and path, whatever order they came in."""
+    if not 0 <= part < parts:
+        raise ValueError(f"`part` must be (i, n) with 0 <= i < n; got ({part}, {parts})")
+    mine = set(sorted((shard.source, shard.path) for ledger in ledgers for shard in ledger.shards)[part::parts])
+    for ledger in ledgers:
+        ledger.shards = [shard for shard in ledger.shards if (shard.source, shard.path) in mine]
+
+
+def _notes_on_join(table: LabelTable, matched: Int64, rules: Counter[str], *, is_part: bool) -> list[str]:
     """Say how samples and the rows of a table met."""
     notes = [f"{count} samples joined to {table.path} by {rule}" for rule, count in rules.items() if count]
     unlabelled = np.count_nonzero(matched < 0)
     if unlabelled:
         notes.append(f"{unlabelled} samples are not in {table.path}, and have no labels")
     unused = np.setdiff1d(np.arange(len(table.keys)), matched)
-    if len(unused):
+    if len(unused) and not is_part:
         notes.append(f"{len(unused)} keys of {table.path} are in no shard, such as {table.keys[unused[0]]!r}")
     return notes

@@ -110,12 +110,12 @@ def unpack(raw: bytes) -> Arrays:
     return arrays
 
 
-def check_names(arrays: Arrays, always: Sequence[str], together: Sequence[str]) -> None:
-    """Refuse a file that lacks an array or has one more; those of `together` are all there or none of them."""
-    if set(arrays) not in (set(always), {*always, *together}):
-        raise ContainerError(
-            f"it holds {', '.join(arrays)} but must hold {', '.join(always)} (and {', '.join(together)}, or none of these)"
-        )
+def check_names(arrays: Arrays, always: Sequence[str], *optional: Sequence[str]) -> None:
+    """Refuse a file that lacks an array or has one more; those of an optional group are all there or none of them."""
+    groups = [group for group in optional if not arrays.keys().isdisjoint(group)]
+    if arrays.keys() != {*always, *(name for group in groups for name in group)}:
+        wanted = "".join(f" (and {', '.join(group)}, or none of these)" for group in optional)
+        raise ContainerError(f"it holds {', '.join(arrays)} but must hold {', '.join(always)}{wanted}")
 
 
 def _plain(name: str, raw: bytes, place: int, packed_size: int, size: int, method: int) -> bytes:

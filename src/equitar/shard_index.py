@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from equitar.errors import SidecarError, StaleSidecarError
+from equitar.errors import MissingShardError, SidecarError, StaleSidecarError
+from equitar.label_recipe import Recipe, Spooled, spooled
 from equitar.labels import Extractor, Labels, Missing, TextLabels, labels_from_spec, no_label
 from equitar.mix64 import Int64
 from equitar.opening import open_stream
@@ -20,8 +18,8 @@ from equitar.presence import Presence
 from equitar.redact import shown
 from equitar.sidecar import ClassNames, Sidecar, digest_of, read_sidecar, sidecar_of, write_sidecar
 from equitar.sources import Retries
-from equitar.storage import is_newer, touch
-from equitar.summary import Summary, summarize
+from equitar.storage import exists, is_newer, touch
+from equitar.summary import Summary, summary_of
 from equitar.tar import MemberTable, read_table
 
 
@@ -30,6 +28,7 @@ class Shard:
     """Where a shard and its sidecar are.
 
     Attributes:
+        source: Name of its source.
         path: Below the root of its source.
         url: What opens it.
         sidecar: URL of its sidecar.
@@ -39,6 +38,7 @@ class Shard:
         expected: Where its headers are by the index of another tool, see `ExpectedFile`.
     """
 
+    source: str
     path: str
     url: str = field(repr=False)
     sidecar: str
@@ -52,28 +52,8 @@ class Shard:
         """What the shard is called in errors."""
         return shown(self.url)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """How labels are made, for all shards alike.
-
-    Attributes:
-        spec: What sidecars say of it: the spec or file of the labels, then lines of what else decides them.
-        extract: Reads labels in the shard, if they are there.
-        table: Labels by key, if they are elsewhere.
-        vocabulary: The classes there are, if that is known beforehand.
-        missing: Whether a sample without its label is an error.
-        force: Whether to make sidecars that are there already.
-        regroup: Whether members of one sample may lie apart in a shard.
-    """
-
-    spec: str
-    extract: Extractor | None
-    table: LabelTable | None
-    vocabulary: Vocabulary | None
-    missing: Missing
-    force: bool
-    regroup: bool
+    def __str__(self) -> str:
+        return self.where
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +63,7 @@ class Outcome:
     Attributes:
         row: The summary of this shard alone.
         written: Whether its sidecar was made now.
+        label_spec: How its labels were made, as its sidecar says.
         notes: What is odd in it.
         matched: Row of the table of labels for each sample, -1 for none; None if there is no table.
         rule: By which rule they were found.
@@ -90,29 +71,44 @@ class Outcome:
 
     row: Summary
     written: bool
+    label_spec: str
     notes: tuple[str, ...] = ()
     matched: Int64 | None = None
     rule: str = ""
 
 
-def spool(recipe: Recipe, folder: str) -> str:
-    """Write a recipe for other processes, once; a table in it may be larger than all that tasks else say."""
-    path = Path(folder) / "recipe.pickle"
-    path.write_bytes(pickle.dumps(recipe))
-    return str(path)
+def index_shard(shard: Shard, *, recipe: Spooled) -> Outcome:
+    """Make the sidecar of a shard, unless one is there that fits.
+
+    Raises:
+        MissingShardError: If the shard is not there.
+    """
+    how = spooled(recipe)
+    try:
+        with open_stream(shard.url, shard.options, shard.retries, shard.expected) as (file, shard_size):
+            return _indexed(shard, file, shard_size, how)
+    except FileNotFoundError as error:
+        raise MissingShardError(f"{shard.where} is missing") from error
 
 
-@lru_cache(maxsize=1)
-def spooled(path: str) -> Recipe:
-    """Return the recipe at a path, read once in each process."""
-    recipe: Recipe = pickle.loads(Path(path).read_bytes())  # noqa: S301 - of our own, in a folder of our own
-    return recipe
+def sidecar_row(shard: Shard) -> Outcome:
+    """Return what the sidecar of a shard says; the shard itself is not opened.
+
+    Raises:
+        MissingShardError: If neither of them is there.
+        SidecarError: If the sidecar is missing or damaged.
+    """
+    try:
+        return _unchanged(shard, read_sidecar(shard.sidecar, mend=shard.mend, storage_options=shard.options))
+    except SidecarError as error:
+        is_there = not isinstance(error.__cause__, FileNotFoundError) or shard.url.startswith("pipe:")
+        if is_there or exists(shard.url, shard.options):
+            raise
+        raise MissingShardError(f"{shard.where} is missing") from error
 
 
-def index_shard(shard: Shard, *, recipe_path: str) -> Outcome:
-    """Make the sidecar of a shard, unless one is there that fits."""
-    with open_stream(shard.url, shard.options, shard.retries, shard.expected) as (file, shard_size):
-        return _indexed(shard, file, shard_size, spooled(recipe_path))
+def _unchanged(shard: Shard, sidecar: Sidecar) -> Outcome:
+    return Outcome(row=summary_of([shard.path], [sidecar]), written=False, label_spec=sidecar.label_spec)
 
 
 def _indexed(shard: Shard, file: BinaryIO, shard_size: int, recipe: Recipe) -> Outcome:
@@ -120,7 +116,7 @@ def _indexed(shard: Shard, file: BinaryIO, shard_size: int, recipe: Recipe) -> O
     # A sidecar asked for without labels may have some: they cost somebody work, and a mend in an error names none.
     if there is not None and recipe.spec in ("", there.label_spec):
         matched, rule = _matched(recipe.table, there.keys, shard)
-        return Outcome(row=summarize([shard.path], [there]), written=False, matched=matched, rule=rule)
+        return replace(_unchanged(shard, there), matched=matched, rule=rule)
     table = None
     if there is None or recipe.table is None:  # labels from elsewhere need no second walk
         table = _walked(shard, file, shard_size, recipe.extract, regroup=recipe.regroup)
@@ -138,8 +134,8 @@ def _indexed(shard: Shard, file: BinaryIO, shard_size: int, recipe: Recipe) -> O
     )
     write_sidecar(shard.sidecar, sidecar, storage_options=shard.options)
     notes = table.notes if table else ()
-    row = summarize([shard.path], [sidecar])
-    return Outcome(row=row, written=True, notes=notes, matched=matched, rule=rule)
+    row = summary_of([shard.path], [sidecar])
+    return Outcome(row=row, written=True, label_spec=recipe.spec, notes=notes, matched=matched, rule=rule)
 
 
 def rename_classes(shard: Shard, *, class_names: ClassNames) -> Outcome:
@@ -157,7 +153,7 @@ def rename_classes(shard: Shard, *, class_names: ClassNames) -> Outcome:
         digest = digest_of(sidecar, presence)
         sidecar = replace(sidecar, presence=presence, class_names=class_names, digest=digest)
         write_sidecar(shard.sidecar, sidecar, storage_options=shard.options)
-    return Outcome(row=summarize([shard.path], [sidecar]), written=False)
+    return _unchanged(shard, sidecar)
 
 
 def check_shard(shard: Shard) -> Outcome:
@@ -168,7 +164,7 @@ def check_shard(shard: Shard) -> Outcome:
     """
     sidecar = read_sidecar(shard.sidecar, mend=shard.mend, storage_options=shard.options)
     _compare(shard, sidecar)
-    return Outcome(row=summarize([shard.path], [sidecar]), written=False)
+    return _unchanged(shard, sidecar)
 
 
 def _compare(shard: Shard, sidecar: Sidecar) -> None:

@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -48,6 +47,7 @@ from typing import TypeAlias
 import numpy as np
 
 from equitar.errors import SidecarError
+from equitar.mend import index_command
 from equitar.mix64 import Int64
 from equitar.npz import (
     Arrays,
@@ -68,7 +68,6 @@ from equitar.npz import (
 )
 from equitar.presence import Presence
 from equitar.redact import shown
-from equitar.sources import Source
 from equitar.storage import StorageOptions, read_bytes, sidecar_path, sidecar_url, write_bytes_atomically
 from equitar.tar import MemberTable
 
@@ -283,17 +282,3 @@ def read_sidecar(url: str, *, mend: str, storage_options: StorageOptions = None)
     except FileNotFoundError as error:
         raise SidecarError(f"{shown(url)} is missing but every shard needs a sidecar; {mend}") from error
     return from_bytes(raw, where=shown(url), mend=mend)
-
-
-def index_command(source: Source, *, label_spec: str = "") -> str:
-    """Return the command that indexes a source, as an advice.
-
-    >>> index_command(Source("cc3m", "/data/cc3m-{000000..000331}.tar"))
-    "run `equitar index 'cc3m=/data/cc3m-{000000..000331}.tar'`"
-    """
-    urls = [source.urls] if isinstance(source.urls, str) else list(source.urls)
-    words = ["equitar", "index", *(f"{source.name}={shown(url)}" for url in urls[:3])]
-    words += ["--sidecars", shown(source.sidecars)] if source.sidecars else []
-    words += ["--labels", label_spec] if label_spec else []
-    more = f" (and {len(urls) - 3} more patterns)" if len(urls) > 3 else ""
-    return f"run `{shlex.join(words)}`{more}"

@@ -1,4 +1,4 @@
-"""Where do shards lie, and how are whole files read and written?
+"""Where do shards lie?
 
 Local paths, ``file:`` and whatever fsspec opens are served; local files never load fsspec. A shard is identified by its path
 below the root of its source, so that the order of a list, the mount point and the scheme change nothing.
@@ -10,18 +10,26 @@ import glob
 import itertools
 import os
 import re
-import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import braceexpand
 
-from equitar.errors import SourceError, StorageError
-from equitar.patience import StorageOptions, store_failures
-from equitar.redact import shown, without_secrets
-from equitar.remote import filesystem, is_web, patiently
+from equitar.errors import SourceError
+from equitar.files import (
+    exists,
+    is_newer,
+    local_path,
+    read_bytes,
+    remove,
+    touch,
+    write_bytes_atomically,
+)
+from equitar.patience import StorageOptions
+from equitar.redact import shown
+from equitar.remote import patiently
 from equitar.shard_lists import read_entries
 from equitar.sources import Source
 
@@ -30,18 +38,20 @@ __all__ = [
     "StorageOptions",
     "exists",
     "expand",
+    "is_newer",
     "join",
     "local_path",
     "place_of",
     "read_bytes",
+    "remove",
     "sidecar_path",
     "sidecar_url",
+    "touch",
     "write_bytes_atomically",
 ]
 
 _MAGIC = re.compile(r"[*?[]")
 _PART = re.compile(r"(?P<file>.+\.(?:yaml|yml|json)):(?P<part>[^/:]+)", re.DOTALL)
-_RENAMING = frozenset({"sftp", "ssh", "ftp", "hdfs", "webhdfs", "smb"})  # a half-written file would be seen there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +70,12 @@ class ShardList:
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def only(self, paths: Collection[str]) -> ShardList:
+        """Return those of the shards that have one of these paths."""
+        wanted = set(paths)
+        kept = [pair for pair in zip(self.paths, self.urls, strict=True) if pair[0] in wanted]
+        return ShardList(root=self.root, paths=tuple(path for path, _ in kept), urls=tuple(url for _, url in kept))
 
 
 def expand(source: Source) -> ShardList:
@@ -148,18 +164,6 @@ def _glob(pattern: str, options: StorageOptions) -> list[str]:
     return [(f"{chain}::" if chain else "") + one for one in patiently(inner, options, "its list", found)]
 
 
-def local_path(url: str) -> str | None:
-    """Return the path of a local file, None for any other URL.
-
-    >>> local_path("a/x.tar"), local_path("file:///a/x.tar"), local_path("s3://a/x.tar")
-    ('a/x.tar', '/a/x.tar', None)
-    """
-    if url.startswith("file:") and "::" not in url:
-        path = url[len("file:") :]
-        return "/" + path[2:].partition("/")[2] if path.startswith("//") else path
-    return None if "://" in url or "::" in url or url.startswith("pipe:") else url
-
-
 def place_of(url: str) -> str:
     """Return what locates a shard, in one spelling: an absolute path, or a URL without chain and query.
 
@@ -215,73 +219,3 @@ def sidecar_url(shards: ShardList, path: str, sidecars: str | None) -> str:
 def join(root: str, path: str) -> str:
     """Return a path below a root, whether that is a folder or a URL."""
     return f"{root.rstrip('/')}/{path}"
-
-
-def read_bytes(url: str, storage_options: StorageOptions) -> bytes:
-    """Return a whole file; FileNotFoundError if it is not there."""
-    local = local_path(url)
-    if local is not None:
-        return Path(local).read_bytes()
-    return cast("bytes", patiently(url, storage_options, "its bytes", lambda files, path: files.cat_file(path)))
-
-
-def write_bytes_atomically(url: str, raw: bytes, storage_options: StorageOptions) -> None:
-    """Write a whole file so that a reader sees the old one or the new one; folders are made as needed.
-
-    A store of objects shows an object when it is complete. Elsewhere the file is written under another name first.
-    """
-    local = local_path(url)
-    if local is not None:
-        _write_local(Path(local), raw)
-        return
-    try:
-        _write_remote(*filesystem(url, storage_options), raw)
-    except store_failures() as error:
-        told = without_secrets(f"{type(error).__name__}: {error}", storage_options)
-        raise StorageError(f"{shown(url)} cannot be written ({told}); give `sidecars` a folder that can be") from None
-
-
-def _write_remote(files: Any, path: str, raw: bytes) -> None:
-    if is_web(files):
-        raise OSError("web servers are read only")
-    files.makedirs(path.rpartition("/")[0], exist_ok=True)
-    protocols = {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
-    if protocols & _RENAMING:
-        partial = f"{path}.{uuid.uuid4().hex}.partial"
-        files.pipe_file(partial, raw)
-        files.mv(partial, path)
-    else:
-        files.pipe_file(path, raw)
-
-
-def _write_local(path: Path, raw: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")  # in the same folder: a rename must not copy
-    try:
-        partial.write_bytes(raw)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def exists(url: str, storage_options: StorageOptions) -> bool:
-    """Return whether a file is there."""
-    local = local_path(url)
-    if local is not None:
-        return Path(local).exists()
-    return bool(patiently(url, storage_options, "an answer", lambda files, path: files.exists(path)))
-
-
-def is_newer(url: str, other: str) -> bool:
-    """Return whether a local file was written after another; False where that cannot be told."""
-    first, second = local_path(url), local_path(other)
-    if first is None or second is None:
-        return False
-    return Path(first).stat().st_mtime_ns > Path(second).stat().st_mtime_ns
-
-
-def touch(url: str) -> None:
-    """Note on a local file that it is as new as it can be."""
-    local = local_path(url)
-    if local is not None:
-        Path(local).touch()

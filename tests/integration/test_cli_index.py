@@ -120,7 +120,7 @@ def test_an_error_is_one_line_with_its_mend_and_exit_code_1(five: str, tmp_path:
     [
         (["index", "x.tar"], "must be name=urls"),
         (["index", "s=/no/such/*.tar"], "matches no file"),
-        (["index", "s=/no/such.tar"], "No such file or directory"),
+        (["index", "s=/no/such.tar"], "1 of 1 shards are missing: 'such.tar'"),
         (["index", "s=/no/such.tar", "--labels", "a b"], "must be a field"),
         (["index", "s=/no/such.tar", "--labels-from", "no-such.tsv"], "No such file or directory: 'no-such.tsv'"),
         (["check", "s=/no/such.tar"], "run `equitar index s=/no/such.tar`"),

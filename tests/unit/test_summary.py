@@ -20,7 +20,7 @@ from equitar.presence import Presence
 from equitar.sidecar import ClassNames, Sidecar, sidecar_of, to_bytes, write_sidecar
 from equitar.sources import Source
 from equitar.storage import expand, sidecar_url
-from equitar.summary import Summary, from_bytes, load_summary, summarize, write_summary
+from equitar.summary import Summary, from_bytes, load_summary, summary_of, write_summary
 from equitar.tar import member_table, walk
 from odd_tars import member
 
@@ -65,39 +65,39 @@ FACTS = {
 
 
 def test_counts_are_of_samples_and_shards_are_sorted() -> None:
-    summary = summarize(list(SIDECARS), iter(SIDECARS.values()))
+    summary = summary_of(list(SIDECARS), iter(SIDECARS.values()))
     assert summary.paths == ("a/x.tar", "b.tar", "c.tar")
     assert _facts(summary) == FACTS
 
 
 def test_the_digest_depends_on_content_and_not_on_order() -> None:
-    digest = summarize(list(SIDECARS), SIDECARS.values()).digest
-    assert summarize(list(SIDECARS)[::-1], list(SIDECARS.values())[::-1]).digest == digest
+    digest = summary_of(list(SIDECARS), SIDECARS.values()).digest
+    assert summary_of(list(SIDECARS)[::-1], list(SIDECARS.values())[::-1]).digest == digest
     named = [dataclasses.replace(one, class_names=NAMES) for one in SIDECARS.values()]
-    assert summarize(list(SIDECARS), named).digest != digest
-    assert summarize(["b.tar"], [SIDECARS["b.tar"]]).digest != digest
+    assert summary_of(list(SIDECARS), named).digest != digest
+    assert summary_of(["b.tar"], [SIDECARS["b.tar"]]).digest != digest
 
 
 @pytest.mark.parametrize(
     ("sidecars", "message"),
     [
-        ({"a.tar": _sidecar([[1]]), "b.tar": _sidecar(None)}, "b.tar has no labels but 1 other shards of its source have"),
-        ({"a.tar": _sidecar([[3]], class_names=NAMES), "b.tar": _sidecar([[3]])}, "b.tar has other class names than a.tar"),
+        ({"a.tar": _sidecar([[1]]), "b.tar": _sidecar(None)}, "1 of 2 shards have no labels, such as 'b.tar', but others have"),
+        ({"a.tar": _sidecar([[3]], class_names=NAMES), "b.tar": _sidecar([[3]])}, "'b.tar' has other class names than 'a.tar'"),
         ({"a.tar": _sidecar([[3]], class_names=NAMES), "b.tar": _sidecar([[3]], class_names=((3, 7), ("dog", "cat")))},
-         "b.tar has other class names than a.tar but within a source a class has one id; run `equitar index`"),
+         "'b.tar' has other class names than 'a.tar' but a class needs one id; run `equitar index`"),
     ],
 )  # fmt: skip
 def test_shards_of_a_source_agree_on_labels(sidecars: dict[str, Sidecar], message: str) -> None:
     with pytest.raises(SidecarError, match=rf"^{message}"):
-        summarize(list(sidecars), sidecars.values())
+        summary_of(list(sidecars), sidecars.values())
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_a_written_summary_comes_back(tmp_path: Path, mirrored: bool) -> None:
     side = tmp_path / "side"
     source = Source("coco 2017/val", str(tmp_path / "{a/x,b,c}.tar"), sidecars=str(side) if mirrored else None)
-    summary = summarize(list(SIDECARS), [dataclasses.replace(one, class_names=NAMES) for one in SIDECARS.values()])
-    url = write_summary(source, summary)
+    summary = summary_of(list(SIDECARS), [dataclasses.replace(one, class_names=NAMES) for one in SIDECARS.values()])
+    url = write_summary(source, expand(source), summary)
     assert Path(url).parent == (side if mirrored else tmp_path)
     assert Path(url).name == f"coco%202017%2Fval.{summary.digest[:16]}.summary.npz"
     again = load_summary(source)
@@ -108,7 +108,7 @@ def test_a_written_summary_comes_back(tmp_path: Path, mirrored: bool) -> None:
 
 def test_without_labels_there_are_no_counts(tmp_path: Path) -> None:
     source = _written(tmp_path, {"a.tar": _sidecar(None), "b.tar": _sidecar(None, rows=5)})
-    write_summary(source, load_summary(source))
+    write_summary(source, expand(source), load_summary(source))
     again = load_summary(source)
     assert again.label_counts is None
     assert again.num_samples.tolist() == [2, 5]
@@ -116,7 +116,7 @@ def test_without_labels_there_are_no_counts(tmp_path: Path) -> None:
 
 def test_a_summary_is_restricted_to_the_shards_of_the_source(tmp_path: Path) -> None:
     source = _written(tmp_path)
-    write_summary(source, load_summary(source))
+    write_summary(source, expand(source), load_summary(source))
     for paths in (["c.tar"], ["a/x.tar", "c.tar"], ["c.tar", "b.tar"]):
         part = dataclasses.replace(source, urls=[f"{tmp_path}/{path}" for path in paths])
         assert _facts(load_summary(part)) == {path: FACTS[path] for path in sorted(paths)}
@@ -155,14 +155,14 @@ def test_a_missing_sidecar_is_an_error_with_the_command(tmp_path: Path) -> None:
 def test_a_source_that_grew_needs_indexing_and_the_old_summary_stays(tmp_path: Path) -> None:
     source = _written(tmp_path)
     old = load_summary(source)
-    write_summary(source, old)
+    write_summary(source, expand(source), old)
     grown = dataclasses.replace(source, urls=str(tmp_path / "{a/x,b,c,d,e}.tar"))
     with pytest.raises(
         SidecarError, match=r"source 's' does not cover 2 of 5 shards, such as 'd\.tar'; run `equitar index"
     ):
         load_summary(grown)
-    new = summarize([*SIDECARS, "d.tar", "e.tar"], [*SIDECARS.values(), _sidecar([[5]]), _sidecar([[]])])
-    write_summary(grown, new)
+    new = summary_of([*SIDECARS, "d.tar", "e.tar"], [*SIDECARS.values(), _sidecar([[5]]), _sidecar([[]])])
+    write_summary(grown, expand(grown), new)
     assert load_summary(grown).digest == new.digest
     assert _facts(load_summary(source)) == FACTS
     assert load_summary(source, digest=old.digest).digest == old.digest
@@ -173,7 +173,7 @@ def test_a_source_that_grew_needs_indexing_and_the_old_summary_stays(tmp_path: P
 def test_a_pointer_to_a_summary_that_is_gone_is_an_error(tmp_path: Path) -> None:
     source = _written(tmp_path)
     summary = load_summary(source)
-    Path(write_summary(source, summary)).unlink()
+    Path(write_summary(source, expand(source), summary)).unlink()
     with pytest.raises(
         SidecarError, match=rf"s\.{summary.digest[:16]}\.summary\.npz is missing but source 's' needs .*; run `equ"
     ):
@@ -205,9 +205,9 @@ def test_a_damaged_pointer_is_an_error(tmp_path: Path, pointer: bytes, message: 
 
 def test_a_summary_under_a_wrong_name_is_an_error(tmp_path: Path) -> None:
     source = _written(tmp_path)
-    url = Path(write_summary(source, load_summary(source)))
-    other = summarize(["a/x.tar", "b.tar", "c.tar"], [_sidecar([[1]])] * 3)
-    moved = Path(write_summary(source, other))
+    url = Path(write_summary(source, expand(source), load_summary(source)))
+    other = summary_of(["a/x.tar", "b.tar", "c.tar"], [_sidecar([[1]])] * 3)
+    moved = Path(write_summary(source, expand(source), other))
     moved.replace(url)
     with pytest.raises(SidecarError, match=rf"holds the summary {other.digest} but its name says another"):
         load_summary(source, digest=url.name.split(".")[-3])
@@ -228,18 +228,18 @@ def test_a_summary_under_a_wrong_name_is_an_error(tmp_path: Path) -> None:
 )
 def test_a_damaged_summary_is_a_sidecar_error(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     source = _written(tmp_path)
-    arrays = unpack(Path(write_summary(source, load_summary(source))).read_bytes())
+    arrays = unpack(Path(write_summary(source, expand(source), load_summary(source))).read_bytes())
     with pytest.raises(SidecarError, match=rf"^x is damaged: .*{message}.*; mend it$"):
         from_bytes(pack(arrays | changes), where="x", mend="mend it")
 
 
 def test_a_golden_digest_is_kept() -> None:
-    assert summarize(list(SIDECARS), SIDECARS.values()).digest == "bb36cb2a0021b3e5cbae46ca89624e88"
+    assert summary_of(list(SIDECARS), SIDECARS.values()).digest == "bb36cb2a0021b3e5cbae46ca89624e88"
 
 
 def test_the_pointer_is_readable(tmp_path: Path) -> None:
     source = _written(tmp_path)
-    url = write_summary(source, load_summary(source))
+    url = write_summary(source, expand(source), load_summary(source))
     assert json.loads((tmp_path / "s.summary.json").read_bytes()) == {
         "format": "equitar summary pointer",
         "version": 1,

@@ -1,0 +1,235 @@
+"""The commands that write and check what planning needs: `index`, `summarize` and `check`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from equitar.cli_words import parse_sources, source_options, table
+from equitar.detect import detect_array_part
+from equitar.holes import listed_some
+from equitar.indexing import IndexReport, check, index, summarize
+from equitar.outside import read_classes, read_labels
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+_PART = re.compile(r"([0-9]+)/([0-9]+)")
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+jobs_option = click.option(
+    "--jobs", metavar="N", type=click.IntRange(min=1), help="Processes (default: one for each core)."
+)
+quiet_option = click.option("--quiet", is_flag=True, help="No progress bar.")
+missing_shards_option = click.option(
+    "--missing-shards",
+    type=click.Choice(["error", "skip"]),
+    default="error",
+    show_default=True,
+    help="Shards that are named and not there; those skipped are named, and training goes on without them.",
+)
+scheduler_option = click.option(
+    "--scheduler", metavar="ADDRESS", help="Read on the workers of this dask scheduler (tcp://host:8786)."
+)
+
+
+@click.command("index")
+@click.option("--labels", metavar="SPEC", help="Labels in the shards: cls, json:PATH, npy or package.module:function.")
+@click.option(
+    "--labels-from",
+    metavar="FILE[:COLUMN]",
+    help="Labels by key from .tsv, .csv, .jsonl, .parquet, or COCO's or LVIS's .json.",
+)
+@click.option(
+    "--offsets-from", metavar="FILE", help="DALI's or Energon's index: remote headers are fetched side by side."
+)
+@click.option("--classes", metavar="FILE", help="Vocabulary: a name a line (ids from 0), or id<TAB>name.")
+@click.option(
+    "--missing",
+    type=click.Choice(["error", "empty"]),
+    default="error",
+    show_default=True,
+    help="Samples without a label.",
+)
+@click.option("--without-crowd", is_flag=True, help="Leave out COCO's crowd annotations.")
+@missing_shards_option
+@jobs_option
+@scheduler_option
+@click.option(
+    "--part",
+    metavar="I/N",
+    help="Read only part I of N, 0 <= I < N, and write no summary; slurm is the task of a SLURM array.",
+)
+@click.option("--force", is_flag=True, help="Read shards again whose sidecars are up to date.")
+@click.option("--regroup", is_flag=True, help="Join members of one sample that lie apart in a shard.")
+@json_option
+@quiet_option
+@source_options
+def index_command(
+    words: tuple[str, ...],
+    root: str | None,
+    sidecars: str | None,
+    labels: str | None,
+    labels_from: str | None,
+    offsets_from: str | None,
+    classes: str | None,
+    missing: Any,
+    without_crowd: bool,
+    missing_shards: Any,
+    jobs: int | None,
+    scheduler: str | None,
+    part: str | None,
+    force: bool,
+    regroup: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Write what planning needs: a sidecar for each shard, a summary for each source.
+
+    Only headers and labels are read, only of shards that are new or changed. Stopped, it goes on where it was.
+
+    \b
+      equitar index cc3m=/data/cc3m-{000000..000331}.tar                     no labels: serves `debiased`
+      equitar index train='/data/train-*.tar' --labels cls --classes names.txt
+      equitar index lvis=/data/lvis-{000..099}.tar --labels 'json:annotations[].category_id'
+      equitar index coco=@shards.txt --labels-from instances_train2017.json --jobs 8
+      equitar index laion='/data/*.tar' --labels-from '/data/*.parquet:class'
+      equitar index far=@s3://bucket/wids.json --offsets-from '/index/*.idx' --sidecars /index
+      equitar index big=@shards.txt --part slurm                             then: equitar summarize big=@shards.txt
+    """
+    vocabulary = read_classes(classes) if classes else None
+    labelled = read_labels(labels_from, classes=vocabulary, crowd=not without_crowd) if labels_from else None
+    with _executor(scheduler) as executor:
+        report = index(
+            parse_sources(words, root=root, sidecars=sidecars),
+            labels=labels,
+            labels_from=labelled,
+            offsets_from=offsets_from,
+            classes=vocabulary,
+            missing=missing,
+            missing_shards=missing_shards,
+            jobs=jobs,
+            executor=executor,
+            part=parse_part(part),
+            progress=not quiet,
+            force=force,
+            regroup=regroup,
+        )
+    click.echo(_shown(report, as_json=as_json))
+
+
+@click.command("summarize")
+@missing_shards_option
+@jobs_option
+@scheduler_option
+@json_option
+@quiet_option
+@source_options
+def summarize_command(
+    words: tuple[str, ...],
+    root: str | None,
+    sidecars: str | None,
+    missing_shards: Any,
+    jobs: int | None,
+    scheduler: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Write the summary of each source from its sidecars, which `index --part` left without one. No tar is read.
+
+    \b
+      equitar summarize cc3m=/data/cc3m-{000000..000331}.tar
+    """
+    sources = parse_sources(words, root=root, sidecars=sidecars)
+    with _executor(scheduler) as executor:
+        report = summarize(sources, missing_shards=missing_shards, jobs=jobs, executor=executor, progress=not quiet)
+    click.echo(_shown(report, as_json=as_json))
+
+
+@click.command("check")
+@click.option("--against", metavar="FILE", multiple=True, help="Counts or offsets of another tool; may be given again.")
+@jobs_option
+@quiet_option
+@source_options
+def check_command(
+    words: tuple[str, ...],
+    root: str | None,
+    sidecars: str | None,
+    jobs: int | None,
+    quiet: bool,
+    against: tuple[str, ...],
+) -> None:
+    """Compare sidecars with shards: sizes, and digests of all headers and label bytes.
+
+    With --against also with what another tool says: indexes of wids, DALI (*.idx) and Energon (.nv-meta, *.tar.idx),
+    open_clip's sizes.json, open_lm's manifest.jsonl, img2dataset's *_stats.json and *.parquet.
+
+    \b
+      equitar check cc3m=/data/cc3m-{000000..000331}.tar
+      equitar check cc3m=/data/cc3m-{000000..000331}.tar --against /data/sizes.json --against '/data/*.idx'
+    """
+    problems = check(parse_sources(words, root=root, sidecars=sidecars), jobs=jobs, progress=not quiet, against=against)
+    if problems:
+        s = "s" * (len(problems) > 1)
+        what = f"difference{s} from shards or other tools" if against else "shards differ from their sidecars"
+        raise click.ClickException("\n".join([f"{len(problems)} {what}", *problems]))
+    click.echo("all sidecars are those of their shards" + (f", and as {', '.join(against)} say" if against else ""))
+
+
+def parse_part(text: str | None) -> tuple[int, int] | None:
+    """Return the part that ``I/N`` names, or that of this task of a SLURM array.
+
+    >>> parse_part("0/5"), parse_part(None)
+    ((0, 5), None)
+    """
+    if text is None:
+        return None
+    if text == "slurm":
+        return detect_array_part()
+    found = _PART.fullmatch(text)
+    if found is None or not int(found[1]) < int(found[2]):
+        raise click.UsageError(f"`--part` must be I/N with 0 <= I < N, such as 0/5, or slurm; got {text!r}")
+    return int(found[1]), int(found[2])
+
+
+@contextmanager
+def _executor(scheduler: str | None) -> Iterator[Executor | None]:
+    """Connect to a scheduler of dask, if one is given."""
+    if scheduler is None:
+        yield None
+        return
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise click.ClickException("`--scheduler` needs dask.distributed: pip install 'equitar[dask]'") from error
+    with Client(scheduler) as client:  # type: ignore[no-untyped-call]
+        yield client.get_executor(pure=False)
+
+
+def _shown(report: IndexReport, *, as_json: bool) -> str:
+    if as_json:
+        return json.dumps({"sources": [_fields(one) for one in report.sources]}, indent=2)
+    rows = [("source", "written", "up to date", "samples", "MB")]
+    rows += [
+        (one.name, f"{one.written:,}", f"{one.skipped:,}", f"{one.samples:,}", f"{one.bytes / 1e6:,.1f}")
+        for one in report.sources
+    ]
+    lines = [table(rows)]
+    for one in report.sources:
+        told = {"changed": one.changed, "gone": one.gone, "missing, left out": one.missing}
+        if len(one.added) < one.written + one.skipped:  # else it is all new
+            told = {"added": one.added, **told}
+        lines += [f"{one.name}: {len(paths):,} {what}: {listed_some(paths)}" for what, paths in told.items() if paths]
+        if one.holes:
+            lines.append(f"{one.name}: its numbers jump over {len(one.holes):,}: {listed_some(one.holes)}")
+        lines += [f"{one.name}: {note}" for note in one.notes]
+    return "\n".join(lines)
+
+
+def _fields(value: Any) -> Mapping[str, Any]:
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}

@@ -1,0 +1,115 @@
+"""How are whole files read and written, here or in a store? Local ones never load fsspec."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+from errno import EROFS
+from pathlib import Path
+from typing import Any, cast
+
+from equitar.errors import ReadOnlyError, StorageError
+from equitar.patience import StorageOptions, store_failures
+from equitar.redact import shown, without_secrets
+from equitar.remote import filesystem, is_web, patiently
+
+_RENAMING = frozenset({"sftp", "ssh", "ftp", "hdfs", "webhdfs", "smb"})  # a half-written file would be seen there
+
+
+def local_path(url: str) -> str | None:
+    """Return the path of a local file, None for any other URL.
+
+    >>> local_path("a/x.tar"), local_path("file:///a/x.tar"), local_path("s3://a/x.tar")
+    ('a/x.tar', '/a/x.tar', None)
+    """
+    if url.startswith("file:") and "::" not in url:
+        path = url[len("file:") :]
+        return "/" + path[2:].partition("/")[2] if path.startswith("//") else path
+    return None if "://" in url or "::" in url or url.startswith("pipe:") else url
+
+
+def read_bytes(url: str, storage_options: StorageOptions) -> bytes:
+    """Return a whole file; FileNotFoundError if it is not there."""
+    local = local_path(url)
+    if local is not None:
+        return Path(local).read_bytes()
+    return cast("bytes", patiently(url, storage_options, "its bytes", lambda files, path: files.cat_file(path)))
+
+
+def write_bytes_atomically(url: str, raw: bytes, storage_options: StorageOptions) -> None:
+    """Write a whole file so that a reader sees the old one or the new one; folders are made as needed.
+
+    A store of objects shows an object when it is complete. Elsewhere the file is written under another name first.
+    """
+    local = local_path(url)
+    try:
+        if local is not None:
+            _write_local(Path(local), raw)
+        else:
+            _write_remote(*filesystem(url, storage_options), raw)
+    except store_failures() as error:
+        is_read_only = isinstance(error, PermissionError) or getattr(error, "errno", None) == EROFS
+        if local is not None and not is_read_only:
+            raise
+        told = without_secrets(f"{type(error).__name__}: {error}", storage_options)
+        seen = f"{shown(url)} cannot be written ({told})"
+        if is_read_only:
+            raise ReadOnlyError(f"{seen}; name a folder that can be by `--sidecars` (`Source(sidecars=...)`)") from None
+        raise StorageError(f"{seen}; mend its store, or name another folder by `--sidecars`") from None
+
+
+def _write_remote(files: Any, path: str, raw: bytes) -> None:
+    if is_web(files):
+        raise OSError(EROFS, "web servers are read only")
+    files.makedirs(path.rpartition("/")[0], exist_ok=True)
+    protocols = {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
+    if protocols & _RENAMING:
+        partial = f"{path}.{uuid.uuid4().hex}.partial"
+        files.pipe_file(partial, raw)
+        files.mv(partial, path)
+    else:
+        files.pipe_file(path, raw)
+
+
+def _write_local(path: Path, raw: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")  # in the same folder: a rename must not copy
+    try:
+        partial.write_bytes(raw)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def exists(url: str, storage_options: StorageOptions) -> bool:
+    """Return whether a file is there."""
+    local = local_path(url)
+    if local is not None:
+        return Path(local).exists()
+    return bool(patiently(url, storage_options, "an answer", lambda files, path: files.exists(path)))
+
+
+def remove(url: str, storage_options: StorageOptions) -> None:
+    """Remove a file that may be gone already."""
+    local = local_path(url)
+    if local is not None:
+        Path(local).unlink(missing_ok=True)
+        return
+    files, path = filesystem(url, storage_options)
+    with suppress(FileNotFoundError):
+        files.rm_file(path)
+
+
+def is_newer(url: str, other: str) -> bool:
+    """Return whether a local file was written after another; False where that cannot be told."""
+    first, second = local_path(url), local_path(other)
+    if first is None or second is None:
+        return False
+    return Path(first).stat().st_mtime_ns > Path(second).stat().st_mtime_ns
+
+
+def touch(url: str) -> None:
+    """Note on a local file that it is as new as it can be."""
+    local = local_path(url)
+    if local is not None:
+        Path(local).touch()

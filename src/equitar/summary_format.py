@@ -1,0 +1,230 @@
+"""What does planning need of all shards of a source, without opening thousands of sidecars? Its summary, and its bytes.
+
+**Format, version 1.** ``NAME.DIGEST16.summary.npz``, where NAME is the source's name with all but letters, digits and ``_.-~``
+as ``%XX``, and DIGEST16 the first 16 digits of the digest below. Arrays are written as in a sidecar (`equitar.sidecar`):
+
+============== ============ ==========================================================================================
+array          length       holds
+============== ============ ==========================================================================================
+meta           any          bytes of a JSON object: ``format``, "equitar summary"; ``version``, 1; ``class_ids`` and
+                            ``class_names``, lists of equal length, or both null
+paths          any          bytes of the paths of all shards below the root, sorted, one after another
+path_lengths   shards       bytes of each path
+num_samples    shards       number of rows
+shard_sizes    shards       length of each tar in bytes
+digests        16 x shards  digest of each sidecar
+shard_labels   shards       number of different labels in each shard      (this and the next two only if all have labels)
+label_ids      labels       ids of the labels, strictly increasing within a shard
+label_counts   labels       number of samples of the shard that have the label, >= 1
+skipped        any          bytes of the paths of shards that were named, were not there, and were left out on purpose, sorted,
+                            one after another                                   (this and the next only if there are any)
+skip_lengths   skipped      bytes of each of these paths
+============== ============ ==========================================================================================
+
+The digest is BLAKE2b with 16 bytes over all arrays in this order, each as little-endian i8 after its length as one more i8.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from equitar.errors import SidecarError
+from equitar.mix64 import Int64
+from equitar.npz import (
+    Arrays,
+    check_names,
+    pack_json,
+    pack_texts,
+    read_class_names,
+    read_presence,
+    unpack,
+    unpack_json,
+    unpack_texts,
+    wide,
+)
+from equitar.presence import Presence
+from equitar.sidecar import ClassNames, Sidecar
+
+_KIND = {"format": "equitar summary", "version": 1}
+_ALWAYS = ("meta", "paths", "path_lengths", "num_samples", "shard_sizes", "digests")
+_META = ("class_ids", "class_names")
+_LABELS = ("shard_labels", "label_ids", "label_counts")
+_SKIPPED = ("skipped", "skip_lengths")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Summary:
+    """What planning needs of the shards of a source.
+
+    Attributes:
+        paths: Path of each shard below the root, sorted.
+        num_samples: Rows of each shard, (shards,).
+        shard_sizes: Length of each shard in bytes, (shards,).
+        digests: Digest of each shard's sidecar.
+        label_counts: One row per shard: which labels occur in it, and how many of its samples have each; None if a source
+            was indexed without labels.
+        class_names: Ids of classes and their names, in the same order; None if labels are ids only.
+        skipped: Paths of shards that were named and not there, and were left out on purpose, sorted.
+    """
+
+    paths: tuple[str, ...]
+    num_samples: Int64
+    shard_sizes: Int64
+    digests: tuple[str, ...]
+    label_counts: Presence | None
+    class_names: ClassNames | None
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """What identifies this summary, 32 hex digits."""
+        digest = hashlib.blake2b(digest_size=16)
+        for array in arrays_of(self).values():
+            digest.update(np.array([len(array)], "<i8").tobytes() + array.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+
+def summary_of(paths: Sequence[str], sidecars: Iterable[Sidecar]) -> Summary:
+    """Return the summary of shards from their sidecars, which come one by one in the order of `paths`.
+
+    Raises:
+        SidecarError: If some shards have labels and others none, or their class names differ.
+    """
+    shards = [_summary_of_one(path, sidecar) for path, sidecar in zip(paths, sidecars, strict=True)]
+    return joined(sorted(shards, key=lambda one: one.paths))
+
+
+def joined(shards: Sequence[Summary], *, skipped: Sequence[str] = ()) -> Summary:
+    """Return the summary of all shards from those of one each, which are sorted by path.
+
+    Raises:
+        SidecarError: As `summary_of`.
+    """
+    bare = [one.paths[0] for one in shards if one.label_counts is None]
+    if 0 < len(bare) < len(shards):
+        seen = f"{len(bare)} of {len(shards)} shards have no labels, such as {bare[0]!r}, but others have"
+        raise SidecarError(f"{seen}; run `equitar index` for all with the same `--labels`")
+    other = next((one.paths[0] for one in shards if one.class_names != shards[0].class_names), None)
+    if other is not None:
+        seen = f"{other!r} has other class names than {shards[0].paths[0]!r}"
+        raise SidecarError(f"{seen} but a class needs one id; run `equitar index` for all with the same `--classes`")
+    labels = [one.label_counts for one in shards if one.label_counts is not None]
+    none = np.zeros(0, np.int64)
+    return Summary(
+        paths=tuple(one.paths[0] for one in shards),
+        num_samples=np.concatenate([none, *(one.num_samples for one in shards)]),
+        shard_sizes=np.concatenate([none, *(one.shard_sizes for one in shards)]),
+        digests=tuple(one.digests[0] for one in shards),
+        label_counts=Presence.joined(labels) if labels else None,
+        class_names=shards[0].class_names if shards else None,
+        skipped=tuple(sorted(skipped)),
+    )
+
+
+def _summary_of_one(path: str, sidecar: Sidecar) -> Summary:
+    """Return what is kept of one sidecar, so that sidecars need not be held together."""
+    labels = None
+    if sidecar.presence is not None:  # a label is once in a row, so counting entries counts samples
+        ids, counts = np.unique(sidecar.presence.ids, return_counts=True)
+        labels = Presence(indptr=np.array([0, len(ids)]), ids=ids, counts=counts.astype(np.int64))
+    return Summary(
+        paths=(path,),
+        num_samples=np.array([sidecar.num_rows]),
+        shard_sizes=np.array([sidecar.shard_size]),
+        digests=(sidecar.digest,),
+        label_counts=labels,
+        class_names=sidecar.class_names,
+    )
+
+
+def restricted(summary: Summary, paths: Sequence[str], *, where: str, mend: str) -> Summary:
+    """Return the summary of some of its shards, in the order of `paths`; those that it skipped on purpose are left out.
+
+    Raises:
+        SidecarError: If it does not have one of them.
+    """
+    if tuple(paths) == summary.paths:
+        return summary
+    row_of = {path: row for row, path in enumerate(summary.paths)}
+    skipped = set(summary.skipped)
+    found = [path for path in paths if path not in skipped]
+    missing = [path for path in found if path not in row_of]
+    if missing:
+        raise SidecarError(
+            f"{where} does not cover {len(missing)} of {len(paths)} shards, such as {missing[0]!r}; {mend}"
+        )
+    rows = np.array([row_of[path] for path in found], np.int64)
+    return Summary(
+        paths=tuple(found),
+        num_samples=summary.num_samples[rows],
+        shard_sizes=summary.shard_sizes[rows],
+        digests=tuple(summary.digests[row] for row in rows),
+        label_counts=None if summary.label_counts is None else _picked(summary.label_counts, rows),
+        class_names=summary.class_names,
+        skipped=tuple(path for path in paths if path in skipped),
+    )
+
+
+def _picked(presence: Presence, rows: Int64) -> Presence:
+    """Return some rows of labels."""
+    lengths = np.diff(presence.indptr)[rows]
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    entries = np.arange(indptr[-1]) + np.repeat(presence.indptr[rows] - indptr[:-1], lengths)
+    return Presence(indptr=indptr, ids=presence.ids[entries], counts=presence.counts[entries])
+
+
+def arrays_of(summary: Summary) -> Arrays:
+    """Return the arrays of the file of a summary, in their order."""
+    paths, path_lengths = pack_texts(summary.paths)
+    named = zip(_META, summary.class_names or (None, None), strict=True)
+    arrays: Arrays = {
+        "meta": pack_json({**_KIND, **dict(named)}),
+        "paths": paths,
+        "path_lengths": path_lengths,
+        "num_samples": summary.num_samples,
+        "shard_sizes": summary.shard_sizes,
+        "digests": np.frombuffer(bytes.fromhex("".join(summary.digests)), np.uint8),
+    }
+    if summary.label_counts is not None:
+        arrays["shard_labels"] = np.diff(summary.label_counts.indptr)
+        arrays["label_ids"] = summary.label_counts.ids
+        arrays["label_counts"] = summary.label_counts.counts
+    if summary.skipped:
+        arrays["skipped"], arrays["skip_lengths"] = pack_texts(summary.skipped)
+    return arrays
+
+
+def from_bytes(raw: bytes, *, where: str, mend: str) -> Summary:
+    """Return the summary in a file.
+
+    Raises:
+        SidecarError: If the bytes are no summary, of another version, or damaged in any way.
+    """
+    try:
+        arrays = unpack(raw)
+        check_names(arrays, _ALWAYS, _LABELS, _SKIPPED)
+        meta = unpack_json(arrays["meta"], _KIND, _META)
+        paths = tuple(unpack_texts(arrays["paths"], arrays["path_lengths"]))
+        hexes = arrays["digests"].astype(np.uint8).tobytes().hex()
+        labels = None
+        if "shard_labels" in arrays:
+            labels = read_presence(arrays["shard_labels"], arrays["label_ids"], arrays["label_counts"])
+        summary = Summary(
+            paths=paths,
+            num_samples=wide(arrays["num_samples"]),
+            shard_sizes=wide(arrays["shard_sizes"]),
+            digests=tuple(hexes[at : at + 32] for at in range(0, len(hexes), 32)),
+            label_counts=labels,
+            class_names=read_class_names(meta),
+            skipped=tuple(unpack_texts(arrays["skipped"], arrays["skip_lengths"])) if "skipped" in arrays else (),
+        )
+    except ValueError as error:
+        raise SidecarError(f"{where} is damaged: {error}; {mend}") from error
+    lengths = {len(summary.num_samples), len(summary.shard_sizes), len(summary.digests)}
+    if lengths != {len(paths)} or (labels is not None and labels.num_rows != len(paths)):
+        raise SidecarError(f"{where} is damaged: its columns have other lengths than its {len(paths)} paths; {mend}")
+    return summary
