@@ -175,11 +175,9 @@ class Ledger:
                 raise LabelError(
                     f"labels must be all ids or all names; got {seen} of {self.source.name!r}; use one kind"
                 )
-        ids, names = (), ()
-        if self.before and any(
-            row.class_names == self.before.class_names for row in rows if row.paths[0] not in self.written
-        ):
-            ids, names = self.before.class_names or ((), ())
+        before = self.before.class_names if self.before else None
+        is_left = any(row.class_names == before for row in rows if row.paths[0] not in self.written)
+        ids, names = before if before and is_left else ((), ())
         new = sorted({name for known in named for name in known[1]} - set(names))
         start = max(ids, default=-1) + 1
         return (*ids, *range(start, start + len(new))), (*names, *new)

@@ -222,7 +222,7 @@ def cluster(folder: Path) -> Iterator[LocalCluster]:
                 "distributed.admin.log-format": "%(message)s",
             }
         ),
-        LocalCluster(
+        LocalCluster(  # type: ignore[no-untyped-call]
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
         ) as cluster,
     ):
@@ -233,7 +233,7 @@ def test_a_cluster_that_loses_a_worker_writes_what_one_process_writes(
     folder: Path, tmp_path: Path, expected: dict[str, bytes], cluster: LocalCluster
 ) -> None:
     (folder / "times").write_text("2")  # with no failure allowed, dask gives up a task at each
-    with Client(cluster) as client:
+    with Client(cluster) as client:  # type: ignore[no-untyped-call]
         index(folder, tmp_path / "side", executor=client.get_executor())
     assert (folder / "times").read_text() == "0"
     assert written(tmp_path / "side") == expected
@@ -242,7 +242,7 @@ def test_a_cluster_that_loses_a_worker_writes_what_one_process_writes(
 def test_a_shard_that_kills_every_worker_is_named(folder: Path, tmp_path: Path, cluster: LocalCluster) -> None:
     (folder / "times").write_text("3")
     with (
-        Client(cluster) as client,
+        Client(cluster) as client,  # type: ignore[no-untyped-call]
         pytest.raises(ShardError, match=r"1 error in 24 shards: .*x-05\.tar: the process that read it was killed"),
     ):
         index(folder, tmp_path / "side", executor=client.get_executor(pure=False))
