@@ -112,7 +112,7 @@ def test_expected_places_are_fetched_side_by_side() -> None:
 @pytest.mark.parametrize("pattern", ["dali/*.idx", "energon/.nv-meta", "energon/*.tar.idx", "wids/wids.json"])
 def test_only_an_index_with_offsets_says_where_headers_are_and_only_of_far_shards(pattern: str) -> None:
     def shard(url: str) -> Shard:
-        return Shard(path="x-001.tar", url=url, sidecar="", options=None, mend="", retries=Retries())
+        return Shard(source="s", path="x-001.tar", url=url, sidecar="", options=None, mend="", retries=Retries())
 
     far, near = expecting(f"{DATA}/{pattern}", [shard("s3://bucket/a/x-001.tar"), shard(f"{DATA}/x-009.tar")])
     assert near.expected is None
