@@ -31,7 +31,7 @@ import webdataset as wds
 
 import equitar
 from equitar.catalog import Catalog, catalog_of
-from equitar.reader import Reader
+from equitar.reader import Reader, open_shards
 from tars import write_tars
 
 SIZES = {"4 KB": 4096, "60 KB": 61440}
@@ -58,7 +58,7 @@ def ours(catalog: Catalog, *, copy: bool, in_order: bool) -> int:
     """Read all samples with our reader."""
     count = 0
     for sidecars, summary in zip(catalog.sidecars, catalog.summaries, strict=True):
-        reader = Reader(sidecars, fields=None, copy=copy)
+        reader = Reader(sidecars, open_shards(), fields=None, copy=copy)
         shard = np.repeat(np.arange(len(summary.paths)), summary.num_samples)
         row = np.concatenate([np.arange(rows) for rows in summary.num_samples])
         order = np.arange(len(row)) if in_order else np.random.default_rng(0).permutation(len(row))

@@ -20,18 +20,18 @@ SRC = Path(__file__).resolve().parents[1] / "src"
 
 # Lowest first. Write a module below src/equitar as its dotted path: "reader", "labels.coco".
 LAYERS = (
-    ("L0 values", "errors mix64 presence redact topology sources"),
+    ("L0 values", "errors mix64 presence redact shelf topology sources"),
     (
         "L1 pure",
         "holes repeat counting label_presence indexed progress weights quota schedule line shape leap passes window assign laid track step_plan legal plan held validation recipe",
     ),
     (
         "L2 I/O",
-        "tar grouping ordinary streamed headers forward walking npz mend sidecar shard_lists foreign cross_check expected patience ranges web remote files storage spool cache opening damage ahead summary_format summary labels label_formats outside detect label_files index_plan reader catalog selection label_recipe shard_index ledger executors indexing",
+        "tar grouping ordinary streamed headers forward walking npz mend sidecar shard_lists foreign cross_check expected patience ranges web remote files storage spool cache opening damage ahead summary_format summary labels label_formats outside detect label_files index_plan open_shard reader block catalog selection label_recipe shard_index ledger executors indexing",
     ),
     (
         "L3 execute",
-        "feed emit clock order state pipeline in_turn packing ring tally build lookup stages loader agreement samplers wrapper",
+        "columns feed emit clock order state pipeline in_turn packing ring tally build lookup stages loader agreement samplers wrapper",
     ),
     (
         "L4 edge",

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from equitar.catalog import Repeat
+from equitar.columns import columns
 from equitar.damage import Handler, checked_handler, checked_read_ahead
-from equitar.emit import columns
 from equitar.errors import PlanError
 from equitar.feed import checked_stages
 from equitar.order import Order

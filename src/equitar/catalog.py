@@ -7,7 +7,6 @@ that they read samples from.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from equitar.presence import Presence
 from equitar.redact import shown
 from equitar.repeat import ONE, ClassCounts, RepeatFactor, class_factors, sample_factors
 from equitar.selection import Selection, checked_numbers, selection_of
+from equitar.shelf import Shelf
 from equitar.sidecar import Sidecar, index_command, read_sidecar
 from equitar.sources import Source
 from equitar.storage import ShardList, expand, join, sidecar_url
@@ -32,28 +32,26 @@ Repeat: TypeAlias = float | RepeatFactor | Callable[[Sidecar], Any] | None
 
 _THREADS = 16  # sidecars are small files: opening them is most of the time
 _AHEAD = 64  # sidecars read before they are asked for
-_SIDECARS_KEPT = 32
+SIDECAR_BYTES = 32 << 20  # kept in one worker, for all sources
+_SIDECARS = 1024
 
 
 class Sidecars:
-    """The sidecars of one source, read when they are asked for; the latest are remembered."""
+    """The sidecars of one source, read when they are asked for; the latest are kept."""
 
-    def __init__(self, source: Source, shards: ShardList, digests: Sequence[str]) -> None:
-        """Read from where the source says; each sidecar must have its digest."""
-        self.source, self.shards, self._digests = source, shards, digests
-        self._kept: OrderedDict[int, Sidecar] = OrderedDict()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": OrderedDict()}
+    def __init__(self, source: Source, shards: ShardList, digests: Sequence[str], kept: Shelf[Sidecar]) -> None:
+        """Read from where the source says; each sidecar must have its digest. Sources share what is kept."""
+        self.source, self.shards, self._digests, self._kept = source, shards, digests, kept
 
     def __call__(self, shard: int) -> Sidecar:
         """Return the sidecar of a shard."""
-        if shard not in self._kept:
-            self._kept[shard] = self._read(shard)
-            if len(self._kept) > _SIDECARS_KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(shard)
-        return self._kept[shard]
+        name = (self.source.name, shard)
+        sidecar = self._kept.get(name)
+        if sidecar is None:
+            sidecar = self._read(shard)
+            self._kept.put(name, sidecar, _memory_of(sidecar))
+            self._kept.trim()
+        return sidecar
 
     def all(self) -> Iterator[Sidecar]:
         """Yield the sidecars of all shards in order, without remembering them."""
@@ -110,14 +108,21 @@ def catalog_of(sources: Sequence[Source]) -> Catalog:
                     "(to use parts of it in both, give both a `keep`)"
                 )
     summaries = tuple(load_summary(source, shards=listed) for source, listed in zip(ordered, shards, strict=True))
+    kept = Shelf[Sidecar](SIDECAR_BYTES, _SIDECARS, bool)  # nothing is to be done to let one go
     return Catalog(
         sources=tuple(ordered),
         sidecars=tuple(
-            Sidecars(source, listed.only(summary.paths), summary.digests)
+            Sidecars(source, listed.only(summary.paths), summary.digests, kept)
             for source, listed, summary in zip(ordered, shards, summaries, strict=True)
         ),
         summaries=summaries,
     )
+
+
+def _memory_of(sidecar: Sidecar) -> int:
+    """Return about how many bytes of memory a sidecar takes: 100 for each key, 8 for each number."""
+    labels = 0 if sidecar.presence is None else 2 * len(sidecar.presence.ids)
+    return 100 * sidecar.num_rows + 8 * (3 * len(sidecar.field) + 2 * sidecar.num_rows + labels)
 
 
 @dataclass(frozen=True)

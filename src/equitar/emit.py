@@ -8,16 +8,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from equitar.ahead import Budget, Lookahead, Wanted
+from equitar.block import Block
+from equitar.columns import columns
 from equitar.damage import Unread
 from equitar.errors import StageError
 from equitar.feed import Feed, Fetched
 from equitar.laid import Places
 from equitar.plan import Plan
+from equitar.reader import OpenShards, Reader
 from equitar.topology import Topology
+
+_BLOCK = 4096  # samples that are looked up together
 
 
 class Record(NamedTuple):
@@ -54,6 +61,7 @@ class Emitter:
         collate: Makes a batch of a list of samples; None emits the single sample of each step.
         one_source: Whether a batch has one source, so that ``__source__`` is its name.
         budget: What may be held of remote shards before it is used; None reads nothing ahead.
+        shelf: The open shards of all feeds.
     """
 
     plan: Plan
@@ -63,14 +71,42 @@ class Emitter:
     collate: Callable[[list[Any]], Any] | None
     one_source: bool
     budget: Budget | None
+    shelf: OpenShards
 
     def run(self, first_step: int) -> Iterator[tuple[Record, Any]]:
         """Yield this consumer's batches from a step of its own on, each with its record."""
         planned: Iterator[_Planned] = map(self._planned, steps_of(self.plan, self.topology, first_step))
         if self.budget is not None:
             planned = Lookahead(self.budget, self._wanted).over(planned)
+        readers = [feed.direct for feed in self.feeds if feed.direct is not None]
+        is_bare = self.plan.is_whole and self.collate is columns and len(readers) == len(self.feeds)
+        if is_bare and self.budget is None:
+            yield from self._in_blocks(planned, readers)
+            return
         for one in planned:
+            self.shelf.trim()
             yield self._batch(one)
+
+    def _in_blocks(self, planned: Iterator[_Planned], readers: Sequence[Reader]) -> Iterator[tuple[Record, Any]]:
+        """Yield batches that no stage looks at; the first blocks are short, so that the first batch does not wait."""
+        size = 1
+        while steps := list(islice(planned, size)):
+            self.shelf.trim()
+            block = Block(readers, Places(*map(np.concatenate, zip(*(one.places for one in steps), strict=True))))
+            at = 0
+            for one in steps:
+                last = at + len(one.places.row)
+                batch = block.columns(at, last)
+                yield self._batch(one) if batch is None else self._from_block(one, batch)
+                at = last
+            size = min(2 * size, max(1, _BLOCK // self.plan.shape.batch_size))
+
+    def _from_block(self, planned: _Planned, batch: dict[str, Any]) -> tuple[Record, Any]:
+        source, _, _, copies = planned.places
+        record = self._record(planned, batch["__key__"], _Unread([], []))
+        batch["__source__"] = record.source or [self.plan.names[one] for one in source.tolist()]
+        batch["__copy__"], batch["__step__"] = copies.tolist(), planned.step
+        return record, batch
 
     def _planned(self, step: int) -> _Planned:
         first, last = self.plan.share(step, self.topology.rank, self.topology.world_size)
@@ -100,12 +136,16 @@ class Emitter:
                 sample = feed.read(shard, row, copy)
                 keys.append(sample["__key__"])
             samples.append(sample if self.plan.is_whole else _with_pad(sample, copy))
+        record = self._record(planned, keys, unread)
+        return record, self._collated(samples, record.source, step)
+
+    def _record(self, planned: _Planned, keys: Sequence[str], unread: _Unread) -> Record:
+        step, _, places = planned
         counts = Counter(places.source[places.copy >= 0].tolist())  # padding does not count
         # With `agree="rank"`, more ranks may have shared this global batch when the epoch began.
         only = self.plan.names[int(places.source[0])] if self.one_source and len(counts) == 1 else None
         named = tuple((self.plan.names[source], count) for source, count in counts.items())
-        record = Record(self.epoch, step, only, tuple(keys), named, tuple(unread.dropped), tuple(unread.lost))
-        return record, self._collated(samples, only, step)
+        return Record(self.epoch, step, only, tuple(keys), named, tuple(unread.dropped), tuple(unread.lost))
 
     def _kept(self, fetched: Fetched, source: int, step: int, unread: _Unread) -> Any:
         """Return the sample that came, None if there is none, and note those that were lost, or that stages dropped."""
@@ -170,28 +210,3 @@ class _Later:
     def __iter__(self) -> Iterator[tuple[int, int]]:
         plan, step, slot = self._where
         return plan.substitutes(step, slot)
-
-
-def columns(samples: Sequence[Any]) -> Any:
-    """Return samples as one dict of lists; tuples as a tuple of lists, and anything else as a list.
-
-    Raises:
-        StageError: If the samples have different fields.
-
-    >>> columns([{"__key__": "a", "cls": 1}, {"__key__": "b", "cls": 0}])
-    {'__key__': ['a', 'b'], 'cls': [1, 0]}
-    """
-    if not samples:  # in validation, stages may drop all of a batch
-        return {"__key__": []}
-    if not isinstance(samples[0], dict):
-        is_tuples = isinstance(samples[0], tuple)
-        return tuple(list(column) for column in zip(*samples, strict=True)) if is_tuples else list(samples)
-    first = samples[0]
-    for sample in samples:
-        if sample.keys() != first.keys():
-            odd = min(sample.keys() ^ first.keys())
-            raise StageError(
-                f"samples of a batch must have the same fields but of {first.get('__key__')!r} and {sample.get('__key__')!r} only "
-                f"one has {odd!r}; choose `fields`, or give `collate` (`collate=list` keeps samples as they are)"
-            )
-    return {field: [sample[field] for sample in samples] for field in first}

@@ -94,7 +94,12 @@ def checked_stages(stages: Iterable[Stage]) -> tuple[Stage, ...]:
 
 
 class Feed:
-    """Takes samples of one source through stages, one place at a time."""
+    """Takes samples of one source through stages, one place at a time.
+
+    Attributes:
+        is_direct: Whether what is planned comes, and nothing else: no stages, and no damage that is tolerated.
+        direct: The reader of shards, if that is so and it is one.
+    """
 
     def __init__(
         self,
@@ -118,9 +123,8 @@ class Feed:
         self._paths = paths
         reads = reader.reader if isinstance(reader, TolerantReader) else reader
         self._far = reads if isinstance(reads, Reader) and reads.is_far else None
-        self.is_direct = not stages and not isinstance(
-            reader, TolerantReader
-        )  # what is planned comes, and nothing else
+        self.is_direct = not stages and not isinstance(reader, TolerantReader)
+        self.direct = reader if isinstance(reader, Reader) and not stages else None
         self._candidates: Iterator[tuple[int, int]] = iter(())
         self._copy = 0
         self._taken: list[tuple[str, str]] = []

@@ -18,7 +18,7 @@ from equitar.feed import Feed
 from equitar.line import Supply
 from equitar.passes import Walk
 from equitar.plan import Plan
-from equitar.reader import Reader
+from equitar.reader import OpenShards, Reader, open_shards
 from equitar.recipe import Recipe
 from equitar.shape import Shape, check_integer
 from equitar.sources import Source, Stage
@@ -104,15 +104,16 @@ class Order:
         )
         return self.recipe.plan(prepared.supplies, shape)
 
-    def readers(self, prepared: Prepared) -> list[Reader]:
+    def readers(self, prepared: Prepared, shelf: OpenShards) -> list[Reader]:
         """Return a reader for each source, in the order of the catalog."""
-        return [Reader(sidecars, fields=self.fields, copy=self.copy) for sidecars in prepared.catalog.sidecars]
+        return [Reader(one, shelf, fields=self.fields, copy=self.copy) for one in prepared.catalog.sidecars]
 
     def emitted(
         self, prepared: Prepared, plan: Plan, topology: Topology, epoch: int, first_step: int
     ) -> Iterator[tuple[Record, Any]]:
         """Yield the batches of one consumer, from a step of its own on, each with its record."""
-        readers = self.readers(prepared)
+        shelf = open_shards()
+        readers = self.readers(prepared, shelf)
         feeds = {
             one.source.name: Feed(
                 one.source.name,
@@ -132,6 +133,7 @@ class Order:
             collate=self.collate,
             one_source=self.one_source,
             budget=budget,
+            shelf=shelf,
         )
         try:
             yield from emitter.run(first_step)

@@ -20,6 +20,7 @@ from equitar.mix64 import Int64
 from equitar.order import Order, Prepared
 from equitar.pipeline import Batches
 from equitar.plan import Plan
+from equitar.reader import open_shards
 from equitar.recipe import Debiased
 from equitar.sources import Sample
 from equitar.topology import Topology
@@ -202,6 +203,7 @@ def emissions(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Iter
             collate=list,
             one_source=order.one_source,
             budget=None,
+            shelf=open_shards(),
         )
         return emitter.run(topology.worker)
 

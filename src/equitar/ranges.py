@@ -30,7 +30,11 @@ class Ranges(Protocol):
 
 
 class LocalRanges:
-    """A file that is open here."""
+    """A file that is open here.
+
+    Attributes:
+        descriptor: Its file descriptor, until it is closed.
+    """
 
     def __init__(self, file: int, where: str) -> None:
         """Take over a file descriptor.
@@ -39,7 +43,7 @@ class LocalRanges:
             file: The descriptor.
             where: What the file is called in errors.
         """
-        self._file, self._where = file, where
+        self.descriptor, self._where = file, where
 
     @classmethod
     def opened(cls, path: str, where: str) -> LocalRanges:
@@ -55,7 +59,7 @@ class LocalRanges:
 
     def read(self, start: int, length: int) -> bytes:
         """Return bytes of the file; see `Ranges`."""
-        found = os.pread(self._file, length, start)
+        found = os.pread(self.descriptor, length, start)
         if len(found) != length:
             found += self._rest(start + len(found), length - len(found))
         return found
@@ -63,7 +67,7 @@ class LocalRanges:
     def _rest(self, start: int, length: int) -> bytes:
         """Return what a read left out; systems give at most 2 GiB at once."""
         parts = []
-        while length and (part := os.pread(self._file, length, start)):
+        while length and (part := os.pread(self.descriptor, length, start)):
             parts.append(part)
             start, length = start + len(part), length - len(part)
         if length:
@@ -75,13 +79,13 @@ class LocalRanges:
 
     def size(self) -> int:
         """Return the length of the file in bytes."""
-        return os.fstat(self._file).st_size
+        return os.fstat(self.descriptor).st_size
 
     def close(self) -> None:
         """Close the file."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 class RangesFile(io.RawIOBase):

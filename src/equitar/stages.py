@@ -18,13 +18,14 @@ from typing import Any
 
 from equitar.catalog import Repeat, supplies_of
 from equitar.clock import Clock, Position
-from equitar.emit import columns, steps_of
+from equitar.columns import columns
+from equitar.emit import steps_of
 from equitar.errors import StageError
 from equitar.line import Line
 from equitar.lookup import Lookup
 from equitar.mix64 import Purpose, fold, permutation
 from equitar.pipeline import Batches
-from equitar.reader import Reader
+from equitar.reader import Reader, open_shards
 from equitar.sources import Sample, Source
 
 
@@ -58,7 +59,9 @@ class _Slices:
         prepared = self.batches.prepared()
         plan = self.batches.plan_at(position, topology.num_workers)
         order = self.batches.order
-        readers = dict(zip((one.name for one in prepared.catalog.sources), order.readers(prepared), strict=True))
+        readers = dict(
+            zip((one.name for one in prepared.catalog.sources), order.readers(prepared, open_shards()), strict=True)
+        )
         for step in steps_of(plan, topology, position.step + topology.worker):
             places = plan.places(step, *plan.share(step, topology.rank, topology.world_size))
             for source, shard, row, copy in zip(*(column.tolist() for column in places), strict=True):
@@ -84,6 +87,7 @@ class _Read:
                 continue
             if not isinstance(one, Slice):
                 raise StageError(f"`read` takes what `slices` gives; got {one!r}: put it right after `slices`")
+            one.reader.trim()
             sample = one.reader.read(one.shard, one.row)
             yield {**sample, "__source__": one.source, "__copy__": one.copy, "__step__": one.step}
 

@@ -13,7 +13,7 @@ import equitar
 import odd_tars
 from equitar.catalog import catalog_of
 from equitar.cli import main
-from equitar.reader import Reader
+from equitar.reader import Reader, open_shards
 from equitar.sidecar import read_sidecar, sidecar_path
 from equitar.sources import Sample
 from equitar.summary import Summary, load_summary
@@ -269,7 +269,7 @@ def test_builder_reader_and_stream_have_equal_samples_for_every_odd_tar(
             list(equitar.tar_samples()([str(tmp_path / name)]))
         return
     (sidecars,) = catalog_of([source]).sidecars
-    reader = Reader(sidecars, fields=None, copy=True)
+    reader = Reader(sidecars, open_shards(), fields=None, copy=True)
     built = sidecars(0)
     for sample in equitar.tar_samples()([str(tmp_path / name)]):
         key, _ = sample.pop("__key__"), sample.pop("__url__")

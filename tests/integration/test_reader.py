@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import webdataset as wds
 
+import equitar
 from equitar.catalog import catalog_of
+from equitar.columns import columns
 from equitar.errors import ShardMismatchError, SourceError, StaleSidecarError
-from equitar.reader import Reader
+from equitar.reader import Reader, open_shards
 from equitar.sources import Source
 from odd_tars import CASES, build
 from shards import indexed, key_of, let_webdataset_close, write_source
@@ -56,7 +58,7 @@ def _closed() -> Any:
 
 
 def reader_of(source: Source, *, fields: list[str] | None = None, copy: bool = True) -> Reader:
-    return Reader(catalog_of([source]).sidecars[0], fields=fields, copy=copy)
+    return Reader(catalog_of([source]).sidecars[0], open_shards(), fields=fields, copy=copy)
 
 
 def all_of(reader: Reader, num_rows: int, shard: int = 0) -> list[dict[str, Any]]:
@@ -144,12 +146,46 @@ def test_a_field_between_two_chosen_ones_does_not_come_along(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted in /proc")
-def test_few_shards_are_open_at_once(tmp_path: Path) -> None:
-    reader = reader_of(write_source(tmp_path, "a", [1] * 50))
+def test_few_shards_are_open_at_once_in_all_sources_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equitar.reader._OPEN_SHARDS", 8)
+    shelf = open_shards()
+    sources = [write_source(tmp_path / name, name, [1] * 10) for name in "ab"]
+    readers = [Reader(one, shelf, fields=None, copy=True) for one in catalog_of(sources).sidecars]
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    for shard in range(50):
+    for shard in range(10):
+        for reader in readers:
+            reader.read(shard, 0)
+            reader.trim()
+    assert len(os.listdir("/proc/self/fd")) - before == 8  # noqa: PTH208
+
+
+def test_member_tables_of_open_shards_take_a_bounded_number_of_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_source(tmp_path, "a", [50] * 10)
+    each = reader_of(source).open(0).num_bytes
+    monkeypatch.setattr("equitar.reader.OPEN_BYTES", 3 * each)
+    reader = reader_of(source)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    for shard in range(10):
         reader.read(shard, 0)
-    assert len(os.listdir("/proc/self/fd")) - before <= 33  # noqa: PTH208
+        reader.trim()
+    assert len(os.listdir("/proc/self/fd")) - before == 3  # noqa: PTH208
+
+
+def test_members_of_all_sizes_come_whole_alone_and_at_once(tmp_path: Path) -> None:
+    members = [
+        (f"{row:03}.{name}", bytes([row, at]) * size)
+        for row in range(40)
+        for at, (name, size) in enumerate([("a", 3), ("big", 20_000 + row), ("b", 0), ("c", 7), ("large", 70_000)])
+    ]
+    source = write_members(tmp_path / "s.tar", members)
+    right = dict(members)
+    alone = all_of(reader_of(source), 40)
+    (batch,) = equitar.debiased([source], batch_size=40, rank=0, world_size=1)
+    for name in ("a", "big", "b", "c", "large"):
+        assert [one[name] for one in alone] == [right[f"{one['__key__']}.{name}"] for one in alone]
+        assert batch[name] == [right[f"{key}.{name}"] for key in batch["__key__"]]
 
 
 def test_closing_leaves_no_file_open(tmp_path: Path) -> None:
@@ -216,3 +252,31 @@ def test_a_compressed_shard_gives_its_samples(source: Source) -> None:
     path.write_bytes(gzip.compress(path.read_bytes()))
     indexed(source)
     assert [reader_of(source).read(0, row)["txt"] for row in (3, 0)] == [b"text of a-0003", b"text of a-0000"]
+
+
+def test_batches_read_at_once_are_those_read_one_by_one(tmp_path: Path) -> None:
+    """Sources differ in fields and their order, a shard has rows of two kinds, and one is compressed."""
+    one = write_members(tmp_path / "one.tar", [(f"{row:02}.{name}", b"1" * row) for row in range(30) for name in "ab"])
+    other = write_members(
+        tmp_path / "two.tar", [(f"{row:02}.{name}", b"2" * row) for row in range(30) for name in "ba"]
+    )
+    odd = [(f"{row:02}.{name}", b"3" * row) for row in range(30) for name in ("ab" if row % 2 else "ba")]
+    third = write_members(tmp_path / "three.tar", odd)
+    packed = tmp_path / "four.tar.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "one.tar").read_bytes()))
+    fourth = Source("four", str(packed))
+    sources = [Source(str(number), source.urls) for number, source in enumerate((one, other, third, fourth))]
+    equitar.index(sources, jobs=1, progress=False)
+    for build_batches in (equitar.debiased, equitar.mixed):
+        for copy in (True, False):
+            at_once = build_batches(sources, batch_size=7, copy=copy, rank=0, world_size=1)
+            alone = build_batches(sources, batch_size=7, copy=copy, collate=columns_of, rank=0, world_size=1)
+            assert list(map(plain, at_once)) == list(map(plain, alone))
+
+
+def columns_of(samples: list[dict[str, Any]]) -> Any:
+    return columns(samples)  # not the very function: then samples are read one by one
+
+
+def plain(batch: dict[str, Any]) -> dict[str, Any]:
+    return {name: list(map(bytes, value)) if name in ("a", "b") else value for name, value in batch.items()}

@@ -219,12 +219,12 @@ def test_a_store_that_is_away_is_an_error(s3: Source, tmp_path: Path) -> None:
     }
     away = Source("s", s3.urls, storage_options=options, retries=Retries(tries=1, stall=0.5, limit=1.0))
     from equitar.catalog import catalog_of
-    from equitar.reader import Reader
+    from equitar.reader import Reader, open_shards
 
     catalog = catalog_of([s3])
     sidecars = catalog.sidecars[0]
     sidecars(0)
     sidecars.source = away
     with pytest.raises(StorageError, match=r"s3://bucket/deep/000\.tar did not give bytes") as raised:
-        Reader(sidecars, fields=None, copy=True).read(0, 0)
+        Reader(sidecars, open_shards(), fields=None, copy=True).read(0, 0)
     assert "a-secret" not in str(raised.value)
