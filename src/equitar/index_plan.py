@@ -23,7 +23,7 @@ from equitar.repeat import RepeatFactor
 from equitar.shape import Shape
 
 Datasets: TypeAlias = Mapping[str, int | Sized] | Sized
-Labels: TypeAlias = Mapping[str, LabelPresence]
+Labels: TypeAlias = Mapping[str, LabelPresence] | LabelPresence
 IndexRepeat: TypeAlias = float | RepeatFactor | FactorsOf | None
 
 STATE_VERSION = 1
@@ -193,7 +193,8 @@ def _sources_of(
     if how is None:
         factors = None
     elif isinstance(how, RepeatFactor):
-        given = {**{name: part for name, part in parts.items() if isinstance(part, LabelPresence)}, **(labels or {})}
+        own = {name: part for name, part in parts.items() if isinstance(part, LabelPresence)}
+        given = {**own, **_by_name(labels, list(parts))}
         factors = factors_by_labels({name: _labels_of(name, length, given) for name, length in lengths.items()}, how)
     else:
         factors = factors_by_function(lengths, how)
@@ -214,7 +215,16 @@ def _parts_of(datasets: Datasets, names: Sequence[str] | None) -> dict[str, int 
     return dict(zip(found, parts, strict=True))
 
 
-def _labels_of(name: str, length: int, given: Labels) -> LabelRows:
+def _by_name(labels: Labels | None, names: Sequence[str]) -> Mapping[str, LabelPresence]:
+    """Return labels that were passed, by the name of their dataset."""
+    if not isinstance(labels, LabelPresence):
+        return labels or {}
+    if len(names) != 1:
+        raise PlanError(f"`labels` must map names to labels, as there are {len(names)} datasets; got those of one")
+    return {names[0]: labels}
+
+
+def _labels_of(name: str, length: int, given: Mapping[str, LabelPresence]) -> LabelRows:
     """Return the labels of one dataset."""
     if name not in given:
         raise PlanError(

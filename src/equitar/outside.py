@@ -49,8 +49,11 @@ class Vocabulary:
     _known: frozenset[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for what, values in (("id", self.ids), ("name", self.names)):
+        for what, values, kind in (("id", self.ids, int), ("name", self.names, str)):
             for value, times in Counter[Any](values).items():
+                if not isinstance(value, kind):
+                    mend = "`classes` are names in the order of their ids, or a Vocabulary"
+                    raise LabelError(f"a class {what} must be {kind.__name__}; got {value!r}; {mend}")
                 if times > 1 or value == "":
                     mend = "give every class a name of its own"
                     raise LabelError(f"class {what} {value!r} occurs {times} times in the vocabulary; {mend}")

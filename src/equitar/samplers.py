@@ -64,7 +64,7 @@ class RepeatFactorSampler(Sampler[int]):
                 datasets or lengths, which are indexed one after another.
             repeat: The threshold of LVIS's repeat factor, a `RepeatFactor`, or a function of a dataset's name that gives a factor
                 >= 0 for each of its samples; None repeats nothing.
-            labels: Labels of datasets that have no `label_presence`, by name.
+            labels: Labels of datasets that have no `label_presence`, by name; those of a single dataset as they are.
             names: Names of the parts of a `ConcatDataset` (default: "0", "1", ...); of a single dataset, one name.
             batch_size: Batch size of the DataLoader: if given, no two copies of a sample meet in a global batch, and only whole
                 batches are given.

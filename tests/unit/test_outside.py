@@ -257,3 +257,9 @@ def test_real_label_files_have_the_counts_they_are_known_for(
     images_of = Counter(presence.ids.tolist())
     assert (presence.num_rows, int((num_labels == 0).sum())) == (num_rows, num_empty)
     assert (len(images_of), max(images_of.values())) == (num_classes, largest)
+
+
+@pytest.mark.parametrize("wrong", [0, b"cat", None])
+def test_names_of_classes_that_are_no_texts_are_refused(wrong: Any) -> None:
+    with pytest.raises(LabelError, match=r"a class name must be str; got (0|b'cat'|None); `classes` are names"):
+        Vocabulary(ids=(0,), names=(wrong,))

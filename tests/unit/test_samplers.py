@@ -218,6 +218,14 @@ def test_labels_beside_the_datasets_and_functions_repeat_alike() -> None:
     assert list(by_labels) == list(by_function)
 
 
+def test_labels_of_a_single_dataset_need_no_name() -> None:
+    labels = boxes("a", 60).label_presence()
+    alone = RepeatFactorSampler(range(60), 0.2, labels=labels, rank=0, world_size=1)
+    named = RepeatFactorSampler(range(60), 0.2, labels={"0": labels}, rank=0, world_size=1)
+    assert list(alone) == list(named)
+    assert len(alone) > 60
+
+
 def test_epochs_shorter_than_a_pass_go_on_along_it() -> None:
     sampler = DebiasedBatchSampler({"a": 80}, batch_size=8, steps=5, rank=0, world_size=1)
     seen = [index for _ in range(2) for batch in sampler for index in batch]
@@ -248,6 +256,10 @@ def test_steps_of_an_accumulation_hold_one_dataset() -> None:
         (
             lambda: RepeatFactorSampler({"a": 9}, 0.1, labels={"a": LabelRows.of_sets([[0]])}),
             "source 'a' has 9 samples and 1 rows",
+        ),
+        (
+            lambda: RepeatFactorSampler({"a": 1, "b": 1}, 0.1, labels=LabelRows.of_sets([[0]])),
+            "`labels` must map names to labels, as there are 2 datasets",
         ),
         (lambda: RepeatFactorSampler({"a": 2}, lambda _: [1.0, -1.0]), "source 'a'; got numbers down to -1.0"),
         (lambda: RepeatFactorSampler({"a": 2}, lambda _: [1.0]), r"source 'a'; got shape \(1,\)"),
