@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
 from equitar.foreign import Told, read_told
 from equitar.mix64 import Int64
@@ -32,12 +33,13 @@ class Known(NamedTuple):
     row: Summary | None
 
 
-def differences(pattern: str, known: Sequence[Known]) -> list[str]:
+def differences(pattern: str, known: Sequence[Known], *, progress: bool) -> list[str]:
     """Return what another tool says differently of shards, a sentence each, and which shards either side does not know.
 
     Args:
         pattern: Files of the other tool, see `equitar.foreign`.
         known: The shards of all sources.
+        progress: Whether a terminal shows a bar.
 
     Raises:
         SourceError: If a file of the other tool is not as it must be.
@@ -46,7 +48,8 @@ def differences(pattern: str, known: Sequence[Known]) -> list[str]:
     problems: list[str] = []
     met: set[tuple[str, int]] = set()
     files: dict[str, int] = {}
-    for told in read_told(pattern):
+    each = tqdm(read_told(pattern), desc=pattern, unit=" shards", disable=None if progress else True)
+    for told in each:
         files[told.file] = files.get(told.file, 0) + 1
         found = finder.find(told.shard)
         if found is None:

@@ -134,7 +134,7 @@ def check(
     *,
     jobs: int | None = None,
     progress: bool = True,
-    against: Sequence[str] = (),
+    against: str | Sequence[str] = (),
 ) -> list[str]:
     """Return what is wrong with sidecars and summaries, a sentence each.
 
@@ -168,7 +168,9 @@ def check(
             mend = index_command(ledger.source)
             problems.append(f"the summary of source {ledger.source.name!r} is of other sidecars than there are; {mend}")
     known = [Known(shard, ledger.rows.get(shard.path)) for ledger in ledgers for shard in ledger.shards]
-    return problems + [problem for pattern in against for problem in differences(pattern, known)]
+    for pattern in [against] if isinstance(against, str) else against:
+        problems += differences(pattern, known, progress=progress)
+    return problems
 
 
 @contextmanager

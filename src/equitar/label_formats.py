@@ -107,13 +107,30 @@ def parquet_rows(raw: bytes, path: str, *, column: str | None) -> Iterator[tuple
             asked = "`labels`, or FILE:COLUMN" if column is None else f"`{column}`"
             raise LabelError(f"{path} must have a column `key` and {asked}; got {', '.join(names)}; name one of these")
         number = 0
+        is_name = column is None or column in names
+        quoted = f'"{column}"' if column in names else column  # a name may hold what means something in a path
         for batch in file.iter_batches(batch_size=_BATCH, columns=wanted):
+            keys, labels = (batch.column(name) for name in wanted)
+            if is_name and wanted[0] != "file_name" and _are_ids(keys, labels):
+                yield from zip(keys.to_pylist(), labels.to_pylist(), strict=True)
+                number += batch.num_rows
+                continue
             for row in batch.to_pylist():
                 number += 1
-                quoted = f'"{column}"' if column in names else column  # a name may hold what means something in a path
                 yield from _row(row, f"row {number} of {path}", shown=str(row)[:80], column=quoted)
     except (ArrowException, OSError) as error:
         raise LabelError(f"{path} is damaged or no Parquet ({error}); get it again") from error
+
+
+def _are_ids(keys: Any, labels: Any) -> bool:
+    """Whether there is a key and a list of ids in each row, so that no row need be looked at by itself."""
+    from pyarrow import types  # noqa: PLC0415  (as above)
+
+    are_texts = types.is_string(keys.type) or types.is_large_string(keys.type)
+    are_lists = types.is_list(labels.type) or types.is_large_list(labels.type)
+    if not are_texts or not are_lists or not types.is_signed_integer(labels.type.value_type):
+        return False
+    return not (keys.null_count or labels.null_count or labels.flatten().null_count)
 
 
 def _row(row: Mapping[str, Any], where: str, *, shown: str, column: str | None) -> Iterable[tuple[str, Labels]]:

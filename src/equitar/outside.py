@@ -19,7 +19,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -198,7 +198,7 @@ def encoded(
         names = sorted({str(label) for row in named for label in row})
         vocabulary = Vocabulary(ids=tuple(range(len(names))), names=tuple(names))
     if vocabulary is None:
-        return [[int(label) for label in row] for row in named], None
+        return cast("list[list[int]]", named), None
     pairs = zip(keys, named, strict=True)
     return [vocabulary.encode(row, where=f"key {key!r} of {where}") for key, row in pairs], vocabulary
 

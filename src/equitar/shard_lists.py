@@ -85,7 +85,7 @@ def _parsed(raw: bytes, path: str) -> Any:
         import yaml  # noqa: PLC0415  (few need it)
 
         try:
-            return yaml.safe_load(raw)
+            return yaml.load(raw, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  (both are safe, one is fast)
         except yaml.YAMLError as error:
             raise SourceError(f"{shown(path)} is no YAML ({str(error).splitlines()[0]}); make it anew") from error
     if not _OBJECT.match(raw):  # a list of patterns may begin with a brace too

@@ -178,6 +178,26 @@ def test_a_wrong_offset_is_told_with_what_is_right(
     assert message in problem
 
 
+def test_a_shard_that_is_twice_on_a_list_is_named(folder: Folder) -> None:
+    lines = (folder.path / "manifest.jsonl").read_text("utf-8")
+    (folder.path / "manifest.jsonl").write_text(lines + lines.splitlines()[1], "utf-8")
+    (problem,) = folder.check("manifest.jsonl")
+    assert "x-001.tar is twice in" in problem
+
+
+def test_shards_of_one_name_are_known_by_their_places_only(folder: Folder) -> None:
+    for name in ("a", "b"):
+        (folder.path / name).mkdir()
+        shutil.copy(folder.path / "x-000.tar", folder.path / name)
+        (folder.path / name / "sizes.json").write_text('{"x-000.tar": 4}', "utf-8")
+    both = Source("x", f"{folder.path}/[ab]/x-000.tar")
+    equitar.index(both, labels="cls", jobs=1, progress=False)
+    assert Folder(folder.path, both).check("[ab]/sizes.json") == []
+    problems = Folder(folder.path, both).check("a/sizes.json", "sizes.json")
+    assert "b/x-000.tar is not in" in problems[0]
+    assert len([one for one in problems[1:] if "x-000.tar is in" in one and "but in no source" in one]) == 1
+
+
 def test_shards_that_were_moved_are_known_by_their_names(folder: Folder) -> None:
     index = json.loads((folder.path / "wids.json").read_text("utf-8"))
     for base in ("/before", "https://host/data", "elsewhere"):

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import shutil
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import webdataset as wds
 from fault_server import Chooser, Site, serving, site_of
+from hypothesis import given
+from hypothesis import strategies as st
 
 import equitar
 from equitar.cross_check import expecting
-from equitar.expected import ExpectedFile
+from equitar.expected import ExpectedFile, spans
 from equitar.shard_index import Shard
 from equitar.sidecar import read_sidecar
 from equitar.sources import Retries, Source
+from equitar.storage import expand
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "importers"
 LARGE = 300_000
@@ -82,6 +86,31 @@ def test_failing_answers_are_asked_for_again(tars: Path, tmp_path: Path, fault: 
         site.chooser = chooser
         assert digests(site, tmp_path, "told", offsets_from=f"{tars}/*.idx") == plain
         assert site.injected[fault] > 1
+
+
+def test_lists_and_indexes_may_be_far_too(tars: Path, tmp_path: Path) -> None:
+    shutil.copytree(DATA / "dali", tars, dirs_exist_ok=True)
+    shutil.copy(DATA / "wids/wids.json", tars)
+    for tar in DATA.glob("x-*.tar"):
+        shutil.copy(tar, tars)
+    with serving(site_of(tars)) as site:
+        source = Source("x", f"@{site.url}/wids.json", sidecars=str(tmp_path / "side"), retries=QUICK)
+        assert expand(source).urls[1] == f"{site.url}/x-001.tar"
+        indexes = f"{site.url}/x-{{000..002}}.idx"
+        equitar.index(source, labels="cls", offsets_from=indexes, jobs=1, progress=False)
+        assert equitar.check(source, jobs=1, progress=False, against=[indexes, f"{site.url}/wids.json"]) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 1 << 23), st.integers(1, 1 << 23)), max_size=20))
+def test_ranges_hold_all_places_in_order_and_apart(drawn: list[tuple[int, int]]) -> None:
+    places = np.array([(begin, begin + length) for begin, length in drawn], np.int64).reshape(-1, 2)
+    found = list(spans(places))
+    assert all(start < stop for start, stop in found)
+    assert all(before[1] <= after[0] for before, after in pairwise(found))
+    for begin, end in places.tolist():  # no byte of it is missing
+        covered = sum(max(0, min(end, stop) - max(begin, start)) for start, stop in found)
+        assert covered == end - begin
+    assert all(stop - start <= 1 << 22 for start, stop in found)
 
 
 class Waiting:

@@ -137,3 +137,18 @@ def test_a_colon_in_a_file_name_is_no_column(tmp_path: Path) -> None:
     path = tmp_path / "v1:0"
     path.mkdir()
     assert labels_of(write_lines(path / "l.jsonl", {"key": "a", "labels": [1]})) == {"a": [1]}
+
+
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+@pytest.mark.parametrize("kind", [pa.list_(pa.int16()), pa.large_list(pa.int64()), pa.list_(pa.uint64())])
+def test_all_types_of_text_and_of_lists_of_ids_give_the_same(tmp_path: Path, text: Any, kind: Any) -> None:
+    key, labels = pa.array(["a", "b", "c"]).cast(text), pa.array([[3, 7, 7], [], [1]], kind)
+    path = write_parquet(tmp_path / "l.parquet", key=key, labels=labels)
+    assert labels_of(path) == labels_of(f"{path}:labels") == {"a": [3, 7], "b": [], "c": [1]}
+
+
+def test_a_null_among_ids_is_an_error_that_names_the_key(tmp_path: Path) -> None:
+    labels = pa.array([[3], [7, None]], pa.list_(pa.int64()))
+    path = write_parquet(tmp_path / "l.parquet", key=["a", "b"], labels=labels)
+    with pytest.raises(LabelError, match=r"got None \(NoneType\) for key 'b' in row 2"):
+        read_labels(path)
