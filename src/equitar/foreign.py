@@ -93,10 +93,13 @@ def _of_folder(folder: Path) -> list[str]:
 
 
 def _told(url: str) -> Iterator[Told]:
+    local = local_path(url)
+    if local is not None and _is_sqlite(local):  # which may be large, and is not read whole
+        yield from _energon_index(Path(local))
+        return
     raw = read_bytes(url, None)
     if raw.startswith(_SQLITE):
-        yield from _energon_index(url)
-        return
+        raise SourceError(f"{shown(url)} is an SQLite file, which is read on a local disk only; download it")
     entries = read_entries(raw, url)
     if entries is not None:
         for entry in entries:
@@ -155,21 +158,23 @@ def _energon_offsets(raw: bytes, url: str) -> Told:
     return Told(shown(url), place_of(url.removesuffix(".idx")), len(starts) - 1, starts=starts[:-1])
 
 
-def _energon_index(url: str) -> Iterator[Told]:
-    local = local_path(url)
-    if local is None:
-        raise SourceError(f"{shown(url)} is an SQLite file, which is read on a local disk only; download it")
-    infos = [one for name in (".info.json", ".info.yaml") if (one := Path(local).with_name(name)).exists()]
+def _is_sqlite(path: str) -> bool:
+    with Path(path).open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
+
+
+def _energon_index(path: Path) -> Iterator[Told]:
+    infos = [one for name in (".info.json", ".info.yaml") if (one := path.with_name(name)).exists()]
     entries = read_entries(infos[0].read_bytes(), str(infos[0])) if infos else None
     if entries is None:
-        raise SourceError(f"{local} must lie beside .info.json or .info.yaml, which names its shards; restore that")
+        raise SourceError(f"{path} must lie beside .info.json or .info.yaml, which names its shards; restore that")
     samples = "SELECT byte_offset, sample_key FROM samples WHERE tar_file_id = ? ORDER BY sample_index"
     parts = (
         "SELECT sample_index, part_name, content_byte_offset, content_byte_size FROM sample_parts WHERE tar_file_id = ? "
         "ORDER BY sample_index, content_byte_offset"
     )
     try:
-        with closing(sqlite3.connect(f"{Path(local).resolve().as_uri()}?mode=ro", uri=True)) as index:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as index:
             for number, entry in enumerate(entries):
                 begun = index.execute(samples, (number,)).fetchall()
                 starts = np.array([one for one, _ in begun], np.int64)
@@ -177,9 +182,9 @@ def _energon_index(url: str) -> Iterator[Told]:
                 row, offset, size = (np.array([one[at] for one in rows], np.int64) for at in (0, 2, 3))
                 members = Members(row, [one[1] for one in rows], offset, size)
                 keys = [key for _, key in begun]
-                yield Told(local, place_of(entry.url), len(keys), starts=starts, members=members, keys=keys)
+                yield Told(str(path), place_of(entry.url), len(keys), starts=starts, members=members, keys=keys)
     except (sqlite3.Error, TypeError) as error:  # a number may be NULL
-        raise SourceError(f"{local} is not as `energon prepare` writes it ({error}); run it again") from error
+        raise SourceError(f"{path} is not as `energon prepare` writes it ({error}); run it again") from error
 
 
 def _img2dataset_stats(raw: bytes, url: str) -> Told:

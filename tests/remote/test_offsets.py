@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import equitar
 from equitar.cross_check import expecting
+from equitar.errors import SourceError
 from equitar.expected import ExpectedFile, spans
 from equitar.shard_index import Shard
 from equitar.sidecar import read_sidecar
@@ -99,6 +100,9 @@ def test_lists_and_indexes_may_be_far_too(tars: Path, tmp_path: Path) -> None:
         indexes = f"{site.url}/x-{{000..002}}.idx"
         equitar.index(source, labels="cls", offsets_from=indexes, jobs=1, progress=False)
         assert equitar.check(source, jobs=1, progress=False, against=[indexes, f"{site.url}/wids.json"]) == []
+        site.files["/index.sqlite"] = (DATA / "energon/.nv-meta/index.sqlite").read_bytes()
+        with pytest.raises(SourceError, match="is an SQLite file, which is read on a local disk only"):
+            equitar.check(source, jobs=1, progress=False, against=f"{site.url}/index.sqlite")
 
 
 @given(st.lists(st.tuples(st.integers(0, 1 << 23), st.integers(1, 1 << 23)), max_size=20))
