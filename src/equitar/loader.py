@@ -90,9 +90,9 @@ class Loader(DataLoader[Any]):
             pin_memory_device: As in torch.
             in_order: Must be true.
             slots: Slots of shared memory through which each worker sends batches; None is as many as may be under way, 0 sends
-                all through the pipe. Not used with `pin_memory`.
+                all through the pipe. With `pin_memory`, tensors are copied from their slot right into pinned memory.
             views: Whether bytes, arrays and tensors of a batch are views of its slot, which are written over when the next
-                batch but one is asked for; otherwise they are copies.
+                batch but one is asked for; otherwise they are copies. Pinned tensors are always copies.
         """
         if not in_order:
             raise ValueError("`in_order` must be True: a step out of turn would be another step on the other ranks")
@@ -100,8 +100,9 @@ class Loader(DataLoader[Any]):
             raise TypeError(f"`batches` must come from debiased, mixed or exact; got {type(batches).__name__}")
         self._batches = batches.copied()
         self._views = views
+        self._is_pinning = pin_memory and torch.cuda.is_available()  # without a device torch pins nothing, and says so
         self._ring: Ring | None = None
-        if num_workers and not pin_memory and slots != 0:
+        if num_workers and slots != 0:
             self._ring = Ring(num_workers, (prefetch_factor or 2) + 2 if slots is None else slots)
         super().__init__(
             _Recorded(self._batches, self._ring),
@@ -187,7 +188,7 @@ class Loader(DataLoader[Any]):
             self._tally.piped += 1
             yield batch
         else:
-            yield self._ring.received(batch, views=self._views)
+            yield self._ring.received(batch, views=self._views, pinned=self._is_pinning)
             if self._views:  # the next batch was asked for
                 self._ring.free(batch.slot)
 

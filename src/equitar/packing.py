@@ -111,8 +111,8 @@ def _packed_tensor(value: torch.Tensor, space: Space) -> Any:
     return _Tensor(start, raw.numel(), value.dtype, tuple(value.shape))
 
 
-def unpack(packed: Any, buffer: memoryview, *, views: bool) -> Any:  # noqa: PLR0911  (one for each kind)
-    """Return the value that was packed, as copies, or as views of the buffer.
+def unpack(packed: Any, buffer: memoryview, *, views: bool, pinned: bool = False) -> Any:  # noqa: PLR0911  (one for each kind)
+    """Return the value that was packed, as copies, or as views of the buffer; tensors as copies in pinned memory if asked for.
 
     >>> buffer = memoryview(bytearray(4096))
     >>> unpack(pack({"x": np.arange(3), "y": [b"a" * 99]}, Space(buffer)), buffer, views=False)
@@ -136,9 +136,11 @@ def unpack(packed: Any, buffer: memoryview, *, views: bool) -> Any:  # noqa: PLR
     if kind is _Tensor:
         raw = torch.frombuffer(buffer[packed.start : packed.start + packed.length], dtype=torch.uint8)
         tensor = raw.view(packed.dtype).reshape(packed.shape)
+        if pinned:
+            return tensor.pin_memory()  # copies
         return tensor if views else tensor.clone()
     if kind is dict:
-        return {name: unpack(one, buffer, views=views) for name, one in packed.items()}
+        return {name: unpack(one, buffer, views=views, pinned=pinned) for name, one in packed.items()}
     if kind in (list, tuple) and not set(map(type, packed)) <= _PLAIN:
-        return kind(unpack(one, buffer, views=views) for one in packed)
+        return kind(unpack(one, buffer, views=views, pinned=pinned) for one in packed)
     return packed

@@ -92,9 +92,9 @@ class Ring:
             taken[free] = 1
             yield record, packed
 
-    def received(self, packed: Packed, *, views: bool) -> Any:
+    def received(self, packed: Packed, *, views: bool, pinned: bool) -> Any:
         """Return a batch from its slot, which is free again unless views of it are handed out."""
-        batch = unpack(packed.rest, self._slot(packed.slot), views=views)
+        batch = unpack(packed.rest, self._slot(packed.slot), views=views, pinned=pinned)
         if not views:
             self.free(packed.slot)
         return batch

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +97,70 @@ def test_a_batch_that_does_not_fit_takes_the_pipe_and_is_counted(tmp_path: Path)
     loader = equitar.Loader(stream, num_workers=1)
     assert sorted(len(batch["x"]) for batch in loader) == [1, 1, 1, SLOT_BYTES // 4 + 1]
     assert loader.report()["piped"] == 1
+
+
+class Slow:
+    """A stage that says which process it is in, and then takes its time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, samples: Iterable[Any]) -> Iterator[Any]:
+        for sample in samples:
+            (self.folder / str(os.getpid())).touch()
+            time.sleep(0.05)
+            yield sample
+
+
+def shared_files() -> int:
+    """Count the pieces of our shared memory that this process has open or mapped."""
+    files = [str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+    return sum("memfd:equitar" in one for one in [*files, *Path("/proc/self/maps").read_text().splitlines()])
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="shared memory is looked for in /proc")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_killed_worker_is_an_error_and_leaves_nothing(tmp_path: Path, method: str) -> None:
+    source = write_source(tmp_path / "shards", "a", [40])
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    before = shared_files()
+    stages = [Slow(pids)]
+    batches = equitar.debiased([source], batch_size=4, stages=stages, rank=0, world_size=1)
+    loader = equitar.Loader(batches, num_workers=2, multiprocessing_context=method)
+    passing = iter(loader)
+    first = plain(next(passing))
+    os.kill(int(next(pids.iterdir()).name), signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"worker.*(killed|exited)"):
+        list(passing)
+    del passing
+    assert plain(next(iter(loader))) == first  # the next pass has workers and slots of its own
+    del loader
+    gc.collect()
+    assert shared_files() == before
+
+
+def test_tensors_are_pinned_on_their_way_out_of_a_slot(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no device here, so what it would do is noted, and done as a copy."""
+    pinned: list[tuple[int, ...]] = []
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        pinned.append(tuple(tensor.shape))
+        return tensor.clone()
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    stacked = batches.map(as_tensors)
+    loader = equitar.Loader(stacked, num_workers=2)
+    loader._is_pinning = True
+    found = [plain(batch) for batch in loader]
+    batches.set_epoch(0)
+    stacked.set_epoch(0)
+    assert found == [plain(batch) for batch in stacked]
+    assert pinned == [(8, 3)] * len(found)
+
+
+def as_tensors(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"x": torch.arange(24.0).reshape(8, 3) + batch["__step__"], "key": batch["__key__"]}
 
 
 SCRIPT = """
