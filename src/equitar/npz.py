@@ -14,8 +14,8 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,20 +153,54 @@ def pack_texts(texts: Sequence[str]) -> tuple[Integers, Integers]:
     return np.frombuffer(b"".join(raw), np.uint8), np.fromiter(map(len, raw), np.int64, len(raw))
 
 
-def unpack_texts(blob: Integers, lengths: Integers) -> list[str]:
+class Texts(Sequence[str]):
+    """Texts that lie one after another, and are decoded when they are asked for: most of a sidecar's readers never do."""
+
+    __slots__ = ("_ends", "_raw")
+
+    def __init__(self, raw: bytes, ends: Int64) -> None:
+        """Keep the bytes of all texts, and where each ends, after a zero, (texts + 1,)."""
+        self._raw, self._ends = raw, ends
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        if isinstance(at, slice):
+            return list(self)[at]
+        begin, end = self._ends[range(len(self))[at] : range(len(self))[at] + 2].tolist()
+        return self._raw[begin:end].decode("utf-8", "surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        pairs = itertools.pairwise(self._ends.tolist())
+        if self._raw.isascii():
+            text = self._raw.decode("ascii")
+            return iter([text[begin:end] for begin, end in pairs])
+        return iter([self._raw[begin:end].decode("utf-8", "surrogateescape") for begin, end in pairs])
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Texts | list | tuple) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
+
+
+def unpack_texts(blob: Integers, lengths: Integers) -> Texts:
     """Return the texts that `pack_texts` was given.
 
     Raises:
         ContainerError: If lengths and bytes do not agree.
+
+    >>> list(unpack_texts(np.frombuffer(b"abc", np.uint8), np.array([1, 0, 2], np.uint8)))
+    ['a', '', 'bc']
     """
-    raw = blob.tobytes()
-    ends = pointers(lengths).tolist()
+    raw, ends = blob.tobytes(), pointers(lengths)
     if blob.dtype != np.uint8 or ends[-1] != len(raw):
         raise ContainerError(f"its texts have {len(raw)} bytes, which is not the sum of their lengths")
-    if raw.isascii():
-        text = raw.decode("ascii")
-        return [text[begin:end] for begin, end in itertools.pairwise(ends)]
-    return [raw[begin:end].decode("utf-8", "surrogateescape") for begin, end in itertools.pairwise(ends)]
+    return Texts(raw, ends)
 
 
 def pack_json(content: Mapping[str, object]) -> Integers:

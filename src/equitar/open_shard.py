@@ -51,7 +51,7 @@ class OpenShard:
         Raises:
             SourceError: If it has none of the fields.
         """
-        self.url, self.keys, self.file = url, sidecar.keys, file
+        self.url, self.keys, self.file = url, list(sidecar.keys), file
         wanted = np.array([fields is None or name in fields for name in sidecar.fields], bool)
         if fields and not wanted.any() and sidecar.fields:
             raise SourceError(

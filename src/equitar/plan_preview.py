@@ -226,7 +226,7 @@ class SidecarReader:
 
     def __init__(self, sidecars: Sidecars) -> None:
         self._sidecars = sidecars
-        self._keys = lru_cache(_SHARDS_KEPT)(lambda shard: sidecars(shard).keys)
+        self._keys = lru_cache(_SHARDS_KEPT)(lambda shard: list(sidecars(shard).keys))
 
     def read(self, shard: int, row: int) -> Sample:
         """Return where a sample is, and its key."""

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from equitar.mix64 import Int64
 
+_DENSE = 1 << 16  # ids that a table may have room for
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
@@ -110,3 +112,17 @@ class Presence:
             ids=np.concatenate([none, *(part.ids for part in parts)]),
             counts=np.concatenate([none, *(part.counts for part in parts)]),
         )
+
+
+def places_of(ids: Int64, wanted: Int64) -> Int64:
+    """Return where each of `wanted`, (n,), is in `ids`, (classes,), which increase and hold all of them.
+
+    >>> places_of(np.array([3, 9]), np.array([9, 9, 3])).tolist()
+    [1, 1, 0]
+    """
+    if not len(ids) or ids[-1] - ids[0] > _DENSE + 8 * len(ids):
+        return np.searchsorted(ids, wanted)
+    table = np.zeros(int(ids[-1] - ids[0]) + 1, np.int64)  # ids lie close together: looked up, several times quicker
+    table[ids - ids[0]] = np.arange(len(ids))
+    result: Int64 = table[wanted - ids[0]]
+    return result

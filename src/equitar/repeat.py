@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from equitar.errors import LabelError, PlanError
 from equitar.mix64 import Int64
-from equitar.presence import Presence
+from equitar.presence import Presence, places_of
 
 Float64: TypeAlias = NDArray[np.float64]
 Rounding: TypeAlias = Literal["systematic", "bernoulli", "ceil"]
@@ -269,7 +269,7 @@ def sample_factors(presence: Presence, ids: Int64, factors: Int64, *, empty: int
     result = np.full(presence.num_rows, empty, np.int64)
     filled = presence.indptr[1:] > presence.indptr[:-1]  # reduceat on an empty row would give the next row's label
     if filled.any():
-        of_entries = factors[np.searchsorted(ids, presence.ids)]
+        of_entries = factors[places_of(ids, presence.ids)]
         result[filled] = np.maximum.reduceat(of_entries, presence.indptr[:-1][filled])
     return result
 
@@ -286,6 +286,6 @@ def rarest_labels(presence: Presence, ids: Int64, frequency: Float64) -> Int64:
     result = np.full(presence.num_rows, -1, np.int64)
     filled = presence.indptr[1:] > presence.indptr[:-1]
     if filled.any():
-        ranks = np.minimum.reduceat(rank_of[np.searchsorted(ids, presence.ids)], presence.indptr[:-1][filled])
+        ranks = np.minimum.reduceat(rank_of[places_of(ids, presence.ids)], presence.indptr[:-1][filled])
         result[filled] = by_frequency[ranks]
     return result
