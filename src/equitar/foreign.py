@@ -175,12 +175,14 @@ def _energon_index(path: Path) -> Iterator[Told]:
     )
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as index:
+            # Version 6.0 of Energon wrote no members yet.
+            has_parts = index.execute("SELECT 1 FROM sqlite_master WHERE name = 'sample_parts'").fetchone() is not None
             for number, entry in enumerate(entries):
                 begun = index.execute(samples, (number,)).fetchall()
                 starts = np.array([one for one, _ in begun], np.int64)
-                rows = index.execute(parts, (number,)).fetchall()
+                rows = index.execute(parts, (number,)).fetchall() if has_parts else []
                 row, offset, size = (np.array([one[at] for one in rows], np.int64) for at in (0, 2, 3))
-                members = Members(row, [one[1] for one in rows], offset, size)
+                members = Members(row, [one[1] for one in rows], offset, size) if has_parts else None
                 keys = [key for _, key in begun]
                 yield Told(str(path), place_of(entry.url), len(keys), starts=starts, members=members, keys=keys)
     except (sqlite3.Error, TypeError) as error:  # a number may be NULL

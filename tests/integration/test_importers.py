@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(path, source)
 
 
-_TOOLS = ("wids", "energon", "dali", "img2dataset", "pax")
+_TOOLS = ("wids", "energon", "energon5", "energon6", "dali", "img2dataset", "pax")
 
 
 def rewrite(path: Path, sizes: list[int], *, key: str = "0000{:02d}") -> None:
@@ -68,6 +68,20 @@ def rewrite(path: Path, sizes: list[int], *, key: str = "0000{:02d}") -> None:
 @pytest.mark.parametrize("pattern", [*LISTS, *OFFSETS])
 def test_what_a_tool_says_of_its_own_shards_agrees(folder: Folder, pattern: str) -> None:
     assert folder.check(pattern) == []
+
+
+@pytest.mark.parametrize("version", ["energon5", "energon6"])
+def test_older_versions_of_energon_are_read_as_far_as_they_go(folder: Folder, version: str) -> None:
+    shutil.rmtree(folder.path / ".nv-meta")
+    shutil.copytree(DATA / version / ".nv-meta", folder.path / ".nv-meta")
+    assert folder.check(".nv-meta") == []
+    assert expand(Source("x", f"@{folder.path}/.nv-meta/.info.yaml")) == expand(folder.source)
+    assert len(expand(Source("x", f"@{folder.path}/.nv-meta/split.yaml:train"))) == 2
+    rewrite(folder.path / "x-001.tar", [2600, 2100])
+    equitar.index(folder.source, labels="cls", jobs=1, progress=False)
+    problems = folder.check(".nv-meta")
+    assert len(problems) == (1 if version == "energon6" else 0)  # which tells where samples begin
+    assert all("x-001.tar has sample '000005' in bytes 5632 to 6144 but beginning at 5120" in one for one in problems)
 
 
 @pytest.mark.parametrize("pattern", ["y.idx", "y.tar.idx", ".nv-meta"])
@@ -280,6 +294,12 @@ def test_the_older_index_of_dali_says_the_same_without_names(folder: Folder) -> 
         bare = [" ".join(word for at, word in enumerate(line.split()) if at % 4 < 3) for line in lines]
         path.write_text("\n".join([head.replace("v1.2", "v1.1"), *bare]) + "\n", "utf-8")
     assert folder.check("*[0-9].idx") == []
+
+
+def test_the_older_manifest_of_open_lm_counts_chunks(folder: Folder) -> None:
+    text = (folder.path / "manifest.jsonl").read_text("utf-8")
+    (folder.path / "manifest.jsonl").write_text(text.replace("num_sequences", "num_chunks"), "utf-8")
+    assert folder.check("manifest.jsonl") == []
 
 
 def test_an_index_of_energon_without_its_list_is_an_error(folder: Folder) -> None:
