@@ -23,7 +23,6 @@ from equitar.summary import Summary
 
 _BLOCK = 512
 _HEADERS = 3 * _BLOCK  # a header and, before it, the extended header that most writers put there
-_LABEL = 1 << 14  # bytes of a member that are read with its header: labels are shorter
 
 
 class Known(NamedTuple):
@@ -87,8 +86,8 @@ def _places(told: Told) -> Int64 | None:
     """Return begin and end of what a walk reads by what is told, (places, 2), bytes."""
     if told.members is not None:
         begin = told.members.offset
-        label = np.where(told.members.size <= _LABEL, told.members.size, 0)
-        return np.stack([np.maximum(begin - _HEADERS, 0), begin + label + _HEADERS], axis=1)
+        # A label after its header is fetched with both headers around it, as what lies between near places is.
+        return np.stack([np.maximum(begin - _HEADERS, 0), begin + _HEADERS], axis=1)
     return None if told.starts is None else np.stack([told.starts, told.starts + 2 * _HEADERS], axis=1)
 
 

@@ -64,6 +64,24 @@ def test_far_shards_are_indexed_alike_with_fewer_bytes(tars: Path, tmp_path: Pat
         assert site.sent["/y.tar"] < sent / 8
 
 
+def test_long_labels_come_with_the_headers_around_them(tmp_path: Path) -> None:
+    (tmp_path / "tars").mkdir()
+    with wds.TarWriter(str(tmp_path / "tars/z.tar"), mtime=0) as writer:
+        for number in range(8):
+            writer.write({"__key__": f"{number}", "jpg": bytes(LARGE), "json": f"[{number}]".ljust(20_000)})
+    jpg, json = LARGE + 511 & -512, 20_000 + 511 & -512
+    lines = [
+        f"jpg {at + 512} {LARGE} json {at + jpg + 1024} 20000"
+        for at in range(0, 8 * (jpg + json + 1024), jpg + json + 1024)
+    ]
+    (tmp_path / "z.idx").write_text("\n".join(["v1.1 8", *lines]) + "\n", "utf-8")
+    with serving(site_of(tmp_path / "tars")) as site:
+        source = Source("z", f"{site.url}/z.tar", sidecars=str(tmp_path / "side"), retries=QUICK)
+        equitar.index(source, labels="json", offsets_from=str(tmp_path / "z.idx"), jobs=1, progress=False)
+        assert site.requests["/z.tar"] <= 8 + 3  # the very first bytes, the last label, and the end of the tar
+    assert equitar.stats([source]).samples == 8
+
+
 @pytest.mark.parametrize("lie", [0, 1, 700_000, 10**9])
 def test_wrong_offsets_change_nothing(tars: Path, tmp_path: Path, lie: int) -> None:
     lines = (tars / "y.idx").read_text("utf-8").splitlines()
