@@ -23,7 +23,7 @@ from equitar.reader import Reader
 _LARGE = 1 << 15  # bytes of a member: a batch of them is out of the cache before it could be sliced
 
 
-class _Alike:
+class Alike:
     """Samples of the same fields in the same order, looked up and not yet read."""
 
     def __init__(self, shards: Sequence[OpenShard], shard_of: Int64, row: Int64, layout: tuple[str, ...]) -> None:
@@ -90,11 +90,11 @@ class Block:
         kinds = list(dict.fromkeys(layouts))
         self._kind = np.array([kinds.index(one) for one in layouts])[shard_of]  # of each place, (n,)
         self._at = np.empty(len(shard_of), np.int64)  # where it is among those of its kind, (n,)
-        self._alike: list[_Alike | None] = []
+        self._alike: list[Alike | None] = []
         for kind, layout in enumerate(kinds):
             here = np.flatnonzero(self._kind == kind)
             self._at[here] = np.arange(len(here))
-            self._alike.append(_Alike(shards, shard_of[here], places.row[here], layout) if layout else None)
+            self._alike.append(Alike(shards, shard_of[here], places.row[here], layout) if layout else None)
 
     def columns(self, first: int, last: int) -> dict[str, list[Any]] | None:
         """Read samples [first, last) of the block, as `equitar.columns.columns` would make a batch of them.
