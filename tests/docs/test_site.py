@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 from types import ModuleType
 
@@ -10,6 +11,7 @@ import pytest
 
 import equitar
 from equitar import sidecar, summary_format
+from equitar.cli import main
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -42,3 +44,26 @@ def test_the_page_on_the_format_has_every_array_of_the_specification(module: Mod
     assert not [name for name in arrays if f"| `{name}` |" not in page]
     keys = re.findall(r"``(\w+)``[,;] (?:\"|1|the|false|how|lists|32)", str(module.__doc__))
     assert not [key for key in keys if f"`{key}`" not in page]
+
+
+@pytest.mark.parametrize(
+    "tag",
+    ['<script src="https://x.org/a.js">', "<link rel=stylesheet href=//x.org/a.css>", "<img src='http://x.org/a.png'>"],
+)
+def test_a_page_that_loads_something_from_elsewhere_is_refused(tag: str) -> None:
+    hooks = runpy.run_path(str(DOCS / "hooks.py"))
+    with pytest.raises(hooks["PluginError"], match=re.escape(tag)):
+        hooks["on_post_page"](f"<p>{tag}</p>")
+    fine = '<a href="https://x.org">x</a><script src="assets/a.js"></script>'
+    assert hooks["on_post_page"](fine) == fine
+
+
+def test_the_page_on_the_command_line_has_the_help_of_every_command() -> None:
+    hooks = runpy.run_path(str(DOCS / "hooks.py"))
+    page = hooks["on_page_markdown"]((DOCS / "cli.md").read_text(encoding="utf-8"))
+    assert not [
+        name
+        for name in main.commands
+        if f"## equitar {name}\n\n```console\n$ equitar {name} --help\nUsage: equitar {name} " not in page
+    ]
+    assert hooks["on_page_markdown"]("a\n<!-- computed by\ncode\n-->\nb") == "a\nb"
