@@ -231,6 +231,16 @@ def test_names_are_text_whatever_they_hold(shown: Page) -> None:
     assert not [name for _, found in shown.elements for name in found if name.startswith("on")]
 
 
+def test_the_name_of_a_source_is_text_too(tmp_path: Path) -> None:
+    name = "\"'><b onclick=alert(1)>$_{"
+    (tmp_path / "x").mkdir()
+    source = replace(write(tmp_path / "x", "x", [[[0]] * 20]), name=name)
+    shown = page(debiased([source, write(tmp_path, "y", [[[0]] * 20])], batch_size=4, rank=0, world_size=1))
+    assert "b" not in {tag for tag, _ in shown.elements}
+    assert shown.column("source-table", "source") == [f'"{name}', "yy"]
+    assert {f"step {step}: {name}" for step in range(10)} & {found.get("title") for _, found in shown.elements}
+
+
 def test_the_page_names_nothing_to_load(shown: Page) -> None:
     loads = [
         found[name] for _, found in shown.elements for name in ("src", "href", "xlink:href", "data") if name in found
@@ -267,6 +277,20 @@ def test_a_source_without_labels_beside_others_leaves_steps_of_thresholds_out(
     steps = shown.column("threshold-table", "steps of an epoch")
     assert int(steps[0]) == int(shown.numbers["steps"])
     assert set(steps[1:]) == {"\N{EN DASH}"}
+
+
+def test_samples_without_any_label_have_a_page_without_curves(tmp_path: Path) -> None:
+    shown = page([write(tmp_path, "empty", [[[]] * 9])])
+    assert "No sample has a label." in shown.text
+    assert not [tag for tag, _ in shown.elements if tag == "svg"]
+
+
+def test_ranks_that_draw_apart_have_a_strip_each(sources: list[Source]) -> None:
+    batches = debiased(sources, batch_size=2, agree="rank", rank=0, world_size=6)
+    found = page(batches)
+    strips = [one.get("aria-label") for _, one in found.elements if one.get("class") == "strip"]
+    assert strips == [f"Sources of the first {len(batches)} steps of rank {rank}" for rank in range(4)]
+    assert "on the first 4 of 6 ranks" in found.text
 
 
 @pytest.mark.parametrize("build", [mixed, exact])
