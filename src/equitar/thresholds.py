@@ -203,11 +203,10 @@ def _supply(rows: LabelledRows, factors: Int64, supply: Supply, how: RepeatFacto
 
 
 def _by_class(counts: Sequence[ClassCounts], factors: Sequence[Int64]) -> Int64:
-    """Return the factor of every class that occurs, the largest of its sources; classes of the same name are one class."""
+    """Return the factor of every class, the largest of its sources; classes of the same name are one, those without samples have 1."""
     found: dict[object, int] = {}
     for source, (one, of_ids) in enumerate(zip(counts, factors, strict=True)):
         names = one.names or [(source, label) for label in one.ids.tolist()]
-        for name, factor, number in zip(names, of_ids.tolist(), one.num_samples.tolist(), strict=True):
-            if number:
-                found[name] = max(found.get(name, 0), factor)
+        for name, factor in zip(names, of_ids.tolist(), strict=True):
+            found[name] = max(found.get(name, 0), factor)
     return np.array([*found.values()], np.int64)

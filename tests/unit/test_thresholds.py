@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,18 +81,28 @@ def test_every_row_is_what_stats_and_plans_say_at_that_threshold(
         assert (one.repeated, one.largest) == ((found.classes.factors > 1).sum(), found.classes.factors.max())
 
 
-def test_a_threshold_that_cannot_be_planned_says_why(sources: list[Source]) -> None:
-    rows = report_of(debiased(sources, batch_size=4, rank=0, world_size=1)).outlooks
-    assert rows[0].steps == 3
-    assert rows[0].problem is None
-    refused = [one for one in rows if one.problem]
-    assert refused
-    for one in refused:
-        assert one.steps is None
+def thrice(sidecar: Sidecar) -> list[float]:
+    return [3.0] * sidecar.num_rows
+
+
+@pytest.mark.parametrize(("keep", "steps"), [(None, 4), (thrice, 8)])
+def test_a_threshold_that_cannot_be_planned_says_why(sources: list[Source], keep: Any, steps: int) -> None:
+    chosen = [replace(one, keep=keep) for one in sources]
+    rows = report_of(
+        debiased(chosen, batch_size=2, weights={"left": 1, "right": 1}, steps=steps, rank=0, world_size=1)
+    ).outlooks
+    assert {one.problem is None for one in rows} == {True, False}
+    for one in rows:
         how = RepeatFactor("median" if one.name == "median" else float(one.name))
-        with pytest.raises(PlanError) as raised:
-            len(debiased(sources, batch_size=4, repeat=how, rank=0, world_size=1))
-        assert one.problem == str(raised.value)
+        batches = debiased(
+            chosen, batch_size=2, weights={"left": 1, "right": 1}, steps=steps, repeat=how, rank=0, world_size=1
+        )
+        if one.problem is None:
+            assert one.steps == len(batches) == steps
+        else:
+            with pytest.raises(PlanError) as raised:
+                len(batches)
+            assert (one.steps, one.problem) == (None, str(raised.value))
 
 
 def test_the_value_of_a_median_is_shown_where_there_is_one(sources: list[Source]) -> None:
