@@ -430,4 +430,7 @@ def test_a_browser_shows_all_of_it_and_asks_for_nothing(
     assert all(box is not None and box["width"] > 300 and box["height"] > 150 for box in plots)
     named = opened.locator("[role=img]").evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
     assert all(len(name) > 20 for name in named)
+    opened.emulate_media(media="print")
+    opened.set_viewport_size({"width": 720, "height": 900})
+    assert opened.evaluate("document.documentElement.scrollWidth") == 720  # nothing is cut off on paper
     context.close()
