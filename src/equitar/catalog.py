@@ -7,7 +7,7 @@ that they read samples from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -84,9 +84,19 @@ class Catalog:
     sidecars: tuple[Sidecars, ...]
     summaries: tuple[Summary, ...]
 
+    @property
+    def file_digests(self) -> dict[str, str]:
+        """Digest of the summary file of each source that has one."""
+        named = zip(self.sources, self.summaries, strict=True)
+        return {source.name: summary.file_digest for source, summary in named if summary.file_digest is not None}
 
-def catalog_of(sources: Sequence[Source]) -> Catalog:
+
+def catalog_of(sources: Sequence[Source], summaries: Mapping[str, str] | None = None) -> Catalog:
     """Return the catalog of sources.
+
+    Args:
+        sources: The sources.
+        summaries: Digest of the summary to use, by the name of a source; of others the newest.
 
     Raises:
         SourceError: If two sources have one name, or share a shard.
@@ -107,15 +117,19 @@ def catalog_of(sources: Sequence[Source]) -> Catalog:
                     f"a shard must belong to one source; {shown(url)} is in {other.name!r} and in {source.name!r} "
                     "(to use parts of it in both, give both a `keep`)"
                 )
-    summaries = tuple(load_summary(source, shards=listed) for source, listed in zip(ordered, shards, strict=True))
+    digests = summaries or {}
+    found = tuple(
+        load_summary(source, shards=listed, digest=digests.get(source.name))
+        for source, listed in zip(ordered, shards, strict=True)
+    )
     kept = Shelf[Sidecar](SIDECAR_BYTES, _SIDECARS, bool)  # nothing is to be done to let one go
     return Catalog(
         sources=tuple(ordered),
         sidecars=tuple(
             Sidecars(source, listed.only(summary.paths), summary.digests, kept)
-            for source, listed, summary in zip(ordered, shards, summaries, strict=True)
+            for source, listed, summary in zip(ordered, shards, found, strict=True)
         ),
-        summaries=summaries,
+        summaries=found,
     )
 
 

@@ -14,7 +14,7 @@ from equitar.agreement import compare_over_ranks
 from equitar.clock import Position
 from equitar.detect import detect_workers
 from equitar.emit import Record
-from equitar.errors import PlanError
+from equitar.errors import PlanError, SidecarError
 from equitar.mix64 import Purpose, fold
 from equitar.pipeline import Batches
 from equitar.ring import Packed, Ring
@@ -226,7 +226,8 @@ class Loader(DataLoader[Any]):
     def load_state_dict(self, state: State, *, restart: bool = False) -> None:
         """Begin the next iterator where a run stood, with any number of ranks and workers of the same global batch.
 
-        At the end of an epoch, or with `restart`, the run may go on with other sources, weights, batch size or repeats:
+        Within an epoch sources are as the state knew them, by the summaries it names: shards that joined later wait for the next
+        start of a run. At the end of an epoch, or with `restart`, the run may go on with other sources, weights, batch size or repeats:
         sources that were there before keep their place in their passes, and what has changed is logged.
 
         Args:
@@ -236,10 +237,11 @@ class Loader(DataLoader[Any]):
         Raises:
             PlanError: If the state is of another version; or, within an epoch, of another plan: it says what differs.
         """
-        before = self._batches.walk
+        before, order = self._batches.walk, self._batches.order
         try:
             position = self._position_from(state, restart=restart)
-        except PlanError:
+        except (PlanError, SidecarError):
+            self._batches.order = order
             self._batches.go_along(before)
             raise
         self._restart_workers()
@@ -250,6 +252,7 @@ class Loader(DataLoader[Any]):
         batches = self._batches
         position = batches.walk_from(state)
         is_within = position.step > 0 and not restart
+        batches.take_summaries(state["summaries"] if is_within else {})
         changed = [] if is_within else self._changed(state, position)
         if is_within or not (changed or restart):
             plan = batches.plan_at(position, self.num_workers)

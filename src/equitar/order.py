@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from equitar.reader import OpenShards, Reader, open_shards
 from equitar.recipe import Recipe
 from equitar.shape import Shape, check_integer
 from equitar.sources import Source, Stage
+from equitar.summary import standing
 from equitar.topology import Topology
 
 
@@ -55,6 +56,7 @@ class Order:
     handler: Handler
     read_ahead: int
     one_source: bool
+    summaries: Mapping[str, str] = field(default_factory=dict)  # by source: digest of the one to use, else the newest
 
     def __post_init__(self) -> None:
         for name, lowest in (("batch_size", 1), ("seed", 0), ("shuffle", 0), ("max_substitutes", 0)):
@@ -81,8 +83,15 @@ class Order:
             rank, world_size = detect_ranks()
         else:
             raise PlanError(f"`rank` and `world_size` go together; got {self.rank!r} and {self.world_size!r}")
-        catalog = catalog_of(self.sources)
+        catalog = catalog_of(self.sources, self.summaries)
         return Prepared(catalog, supplies_of(catalog, self.repeat), rank, world_size)
+
+    def going_on(self, summaries: Mapping[str, str]) -> Order:
+        """Return this order with the summaries that a state names, as far as they can still be used."""
+        found = standing(self.sources, summaries)
+        prepared: Prepared | None = self.__dict__.get("_prepared")
+        known = {} if prepared is None else prepared.catalog.file_digests
+        return self if found in (self.summaries, known) else replace(self, summaries=found)
 
     def plan(self, prepared: Prepared, position: Position, num_workers: int, walk: Walk) -> Plan:
         """Return the plan of the epoch that begins at a position, on a walk along the passes."""

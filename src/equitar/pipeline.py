@@ -6,10 +6,9 @@ the rank is asked for. The answer travels to the workers with the pipeline.
 
 from __future__ import annotations
 
-import copy
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import webdataset as wds
@@ -74,8 +73,8 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
 
     def copied(self) -> Batches:
         """Return the same batches with a clock of their own, for a Loader."""
-        result = copy.copy(self)
-        result.clock = Clock()
+        result = type(self).__new__(type(self))  # not by `copy.copy`, which prepares: a state may name other summaries
+        result.__dict__.update({**self.__dict__, "clock": Clock(), "_made": None})
         return result
 
     def set_epoch(self, epoch: int) -> None:
@@ -128,6 +127,11 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         position = position_in(state)
         self.go_along(walk_in(state))
         return position
+
+    def take_summaries(self, summaries: Mapping[str, str]) -> None:
+        """Go on with the summaries that a state names, though its sources may have grown since; others are the newest."""
+        self.order = self.order.going_on(summaries)
+        self._made = None
 
     def go_along(self, walk: Walk) -> None:
         """Go along the passes by a walk: the plan of the latest epoch is forgotten."""
@@ -200,6 +204,8 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         Raises:
             PlanError: If the state is of another plan; it says what differs.
         """
+        if not detect_workers()[1]:  # else the main process, which knows the length, has read the newest ones
+            self.take_summaries(state["summaries"] if state["step"] else {})
         topology, _ = self.consumer()
         position = self.walk_from(state)
         plan = self.plan_at(position, topology.num_workers)

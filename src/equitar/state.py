@@ -35,6 +35,7 @@ class State(TypedDict):
         world_size: Ranks the epoch was planned with.
         global_batch: Samples of all ranks at a step.
         made_of: Arguments and sources of the plan.
+        summaries: Digest of the summary of each source that has one.
         walk: How the epochs go along the passes: the epoch at whose start places hold, and these places.
         places: Where each source stands in its passes at the step that comes next.
     """
@@ -46,6 +47,7 @@ class State(TypedDict):
     world_size: int
     global_batch: int
     made_of: dict[str, str]
+    summaries: dict[str, str]
     walk: tuple[int, list[tuple[str, int, int, int]]]
     places: list[tuple[str, int, int, int]]
 
@@ -72,6 +74,7 @@ def state_of(order: Order, plan: Plan, position: Position) -> State:
         world_size=plan.shape.world_size,
         global_batch=plan.global_batch,
         made_of=made_of,
+        summaries=order.prepared().catalog.file_digests,
         walk=(plan.shape.walk.epoch, _plain(plan.shape.walk.places)),
         places=_plain(plan.places_at(min(position.step, plan.num_steps))),
     )

@@ -11,8 +11,9 @@ name of the file. `equitar.summary_format` says what is in a summary.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from urllib.parse import quote
 
@@ -33,6 +34,7 @@ __all__ = [
     "load_summary",
     "newest_summary",
     "restricted",
+    "standing",
     "summary_of",
     "write_summary",
 ]
@@ -58,7 +60,7 @@ def load_summary(source: Source, *, shards: ShardList | None = None, digest: str
     Args:
         source: The source.
         shards: Its shards, where they are at hand.
-        digest: Which summary to load (default: the newest, that of the pointer).
+        digest: Which summary to load (default: the newest, that of the pointer). Shards that joined later are left out.
 
     Raises:
         SidecarError: If a shard is not covered, or what is there is damaged.
@@ -67,7 +69,11 @@ def load_summary(source: Source, *, shards: ShardList | None = None, digest: str
     summary = newest_summary(source, shards) if digest is None else _named(source, shards, digest, mend)
     if summary is None:
         return summary_of(shards.paths, _read_sidecars(source, shards, mend))
-    return restricted(summary, shards.paths, where=f"the summary of source {source.name!r}", mend=mend)
+    paths = shards.paths
+    if digest is not None:
+        known = {*summary.paths, *summary.skipped}
+        paths = tuple(path for path in paths if path in known)
+    return restricted(summary, paths, where=f"the summary of source {source.name!r}", mend=mend)
 
 
 def newest_summary(source: Source, shards: ShardList) -> Summary | None:
@@ -93,7 +99,30 @@ def _read(source: Source, shards: ShardList, name: str, mend: str) -> Summary:
         raise SidecarError(f"{shown(url)} is missing but source {source.name!r} needs this summary; {mend}") from error
     if summary.digest[:16] != name.split(".")[-3]:
         raise SidecarError(f"{shown(url)} holds the summary {summary.digest} but its name says another; {mend}")
-    return summary
+    return replace(summary, file_digest=summary.digest)
+
+
+def standing(sources: Iterable[Source], digests: Mapping[str, str]) -> dict[str, str]:
+    """Return those of the named summaries that can still be used: they are there, and their shards are as they were.
+
+    Args:
+        sources: The sources.
+        digests: Digest of a summary by the name of its source.
+    """
+    found = {}
+    for source in sources:
+        if source.name not in digests:
+            continue
+        shards = expand(source)
+        try:
+            newest = newest_summary(source, shards)
+            then = _named(source, shards, digests[source.name], index_command(source))
+        except SidecarError:
+            continue
+        now = dict(zip(newest.paths, newest.digests, strict=True)) if newest else {}
+        if all(now.get(path) == digest for path, digest in zip(then.paths, then.digests, strict=True)):
+            found[source.name] = then.digest
+    return found
 
 
 def _pointed_at(source: Source, folder: str, mend: str) -> str | None:

@@ -69,6 +69,7 @@ class Summary:
             was indexed without labels.
         class_names: Ids of classes and their names, in the same order; None if labels are ids only.
         skipped: Paths of shards that were named and not there, and were left out on purpose, sorted.
+        file_digest: Digest of the file that it was read from, of which it may be a part; None if it was not.
     """
 
     paths: tuple[str, ...]
@@ -78,6 +79,7 @@ class Summary:
     label_counts: Presence | None
     class_names: ClassNames | None
     skipped: tuple[str, ...] = ()
+    file_digest: str | None = None
 
     @property
     def digest(self) -> str:
@@ -166,6 +168,7 @@ def restricted(summary: Summary, paths: Sequence[str], *, where: str, mend: str)
         label_counts=None if summary.label_counts is None else _picked(summary.label_counts, rows),
         class_names=summary.class_names,
         skipped=tuple(path for path in paths if path in skipped),
+        file_digest=summary.file_digest,
     )
 
 

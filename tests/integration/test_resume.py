@@ -138,15 +138,62 @@ def test_a_state_of_other_sources_is_refused_in_words(sources: list[Source], tmp
         resumed(debiased([a]), stopped(debiased([a, b]), 3))
 
 
-@pytest.mark.parametrize("sizes", [[20, 30, 10], [20, 40]], ids=["one more shard", "a larger shard"])
-def test_a_state_of_changed_shards_is_refused_in_words(sizes: list[int], tmp_path: Path) -> None:
+def test_a_state_of_a_changed_shard_is_refused_in_words(tmp_path: Path) -> None:
     source = write_source(tmp_path, "a", [20, 30])
     state = stopped(debiased([source]), 2)
-    write_tars(tmp_path, "a", sizes)
+    write_tars(tmp_path, "a", [20, 40])
     indexed(source)
-    words = r"source 'a' was 2 shards, 50 samples \([0-9a-f]+\) and is \d shards, 60 samples"
+    words = r"source 'a' was 2 shards, 50 samples \([0-9a-f]+\) and is 2 shards, 60 samples"
     with pytest.raises(PlanError, match=words):
         resumed(debiased([source]), state)
+
+
+# ---- sources that grow --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_indexed", [True, False], ids=["indexed", "not indexed yet"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_within_an_epoch_a_run_goes_on_with_the_summary_that_its_state_names(
+    num_workers: int, tmp_path: Path, *, is_indexed: bool
+) -> None:
+    source = write_source(tmp_path, "a", [20, 30])
+    state = stopped(debiased([source], repeat=0.5), 2)
+    (whole, again) = (resumed(debiased([source], repeat=0.5), state, num_workers) for _ in range(2))
+    rest = [keys_of_batches(whole), keys_of_batches(whole)]  # of this epoch, and the next
+    list(islice(again, 1))
+    state = again.state_dict()
+    write_tars(tmp_path, "a", [20, 30, 40])
+    if is_indexed:
+        indexed(source)
+    loader = resumed(debiased([source], repeat=0.5), state, num_workers)
+    assert [keys_of_batches(loader), keys_of_batches(loader)] == [rest[0][1:], rest[1]]
+    assert loader.state_dict()["summaries"] == state["summaries"]
+
+
+def test_at_the_end_of_an_epoch_shards_that_joined_are_taken_in(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = write_source(tmp_path, "a", [20, 30])
+    within, state = stopped(debiased([source]), 2), stopped(debiased([source]), 6)
+    write_tars(tmp_path, "a", [20, 30, 40])
+    indexed(source)
+    loader = resumed(debiased([source]), within)
+    assert len(loader) == 6
+    loader.load_state_dict(state)
+    assert len(loader) == 11
+    assert len(set(flat(loader))) == 88
+    assert "source 'a' was 2 shards, 50 samples" in caplog.text
+
+
+def test_a_pipeline_in_a_plain_dataloader_goes_on_with_its_summary_too(tmp_path: Path) -> None:
+    source = write_source(tmp_path, "a", [20, 30])
+    state = stopped(debiased([source]), 2)
+    rest = keys_of_batches(resumed(debiased([source]), state))
+    write_tars(tmp_path, "a", [20, 30, 40])
+    indexed(source)
+    batches = debiased([source])
+    batches.load_state_dict(state)
+    assert [batch["__key__"] for batch in batches] == rest
 
 
 def test_every_difference_is_told(sources: list[Source]) -> None:
