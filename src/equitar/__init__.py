@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         StorageError,
         WorkerError,
     )
+    from equitar.estimates import dry_run
     from equitar.in_turn import check_order
     from equitar.indexing import check, index, summarize
     from equitar.label_files import labels_from_file, labels_from_sidecars
@@ -80,6 +81,7 @@ _HOME = {
     "check": "indexing",
     "check_order": "in_turn",
     "debiased": "build",
+    "dry_run": "estimates",
     "emissions": "plan_preview",
     "exact": "build",
     "export": "parquet_export",
@@ -133,6 +135,7 @@ __all__ = [
     "check",
     "check_order",
     "debiased",
+    "dry_run",
     "emissions",
     "exact",
     "export",

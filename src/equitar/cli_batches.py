@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from equitar.cli_words import parse_sources
+from equitar.cli_words import kept, parse_sources
 from equitar.errors import PlanError
 from equitar.repeat import RepeatFactor
 from equitar.sources import Source
@@ -40,6 +40,7 @@ class PlanOptions:
     temperature: float | None = None
     mixed: bool = False
     shuffle: int | None = None
+    keep: tuple[str, ...] = ()
 
     def factor(self) -> RepeatFactor | None:
         """Return how samples are repeated."""
@@ -90,6 +91,14 @@ def _option(name: str, metavar: str, kind: Any, shown: str, default: int | None 
     )
 
 
+_KEEP = click.option(
+    "--keep",
+    metavar="name=WHAT",
+    multiple=True,
+    expose_value=False,
+    callback=_remember,
+    help="Rows of a source that count: FILE of keys, !FILE of others, a share such as 0.5, or split:0/5; may be given again.",
+)
 _POSITIVE, _FROM_ZERO = click.IntRange(min=1), click.IntRange(min=0)
 _WORLD = _option("--world-size", "R", _POSITIVE, "Ranks (default: 1, or those of a training).")
 _REPEAT = _option("--repeat", "T", str, "Threshold of the repeat factors (LVIS: 1e-3), or median.")
@@ -113,6 +122,7 @@ _ALL = (
         help="Batches of all sources by share, not of one each.",
     ),
     _option("--shuffle", "N", _FROM_ZERO, "Samples that each rank shuffles together."),
+    _KEEP,
 )
 
 
@@ -123,7 +133,7 @@ def plan_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def stats_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command those options of a plan that change what a training emits of each class."""
-    return _with((_REPEAT, _CAP, _WORLD), command)
+    return _with((_REPEAT, _CAP, _WORLD, _KEEP), command)
 
 
 def repeat_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -138,14 +148,16 @@ def _with(options: Sequence[Callable[[Any], Any]], command: Callable[..., None])
     return result
 
 
-def sources_or_training(words: Sequence[str], root: str | None, sidecars: str | None) -> list[Source] | Batches:
+def sources_or_training(
+    words: Sequence[str], root: str | None, sidecars: str | None, keep: Sequence[str]
+) -> list[Source] | Batches:
     """Return the sources of name=urls words, or the batches that package.module:name makes."""
     trainings = [word for word in words if _TRAINING.fullmatch(word)]
     if not trainings:
-        return parse_sources(words, root=root, sidecars=sidecars)
+        return kept(parse_sources(words, root=root, sidecars=sidecars), keep)
     from equitar.training import load_training
 
-    if len(words) > 1 or root or sidecars:
+    if len(words) > 1 or root or sidecars or keep:
         raise click.UsageError(f"{trainings[0]!r} is a training's own pipeline and stands alone, without other SOURCEs")
     return load_training(trainings[0])
 

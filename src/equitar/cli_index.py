@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from equitar.cli_words import parse_sources, source_options, table
+from equitar.cli_index_text import estimates_shown, report_shown
+from equitar.cli_words import parse_sources, source_options
 from equitar.detect import detect_array_part
-from equitar.holes import listed_some
-from equitar.indexing import IndexReport, check, index, summarize
+from equitar.indexing import check, index, summarize
 from equitar.outside import read_classes, read_labels
 
 if TYPE_CHECKING:
@@ -65,6 +64,7 @@ scheduler_option = click.option(
     metavar="I/N",
     help="Read only part I of N, 0 <= I < N, and write no summary; slurm is the task of a SLURM array.",
 )
+@click.option("--dry-run", is_flag=True, help="Write nothing: walk three shards, and say what all would cost.")
 @click.option("--force", is_flag=True, help="Read shards again whose sidecars are up to date.")
 @click.option("--regroup", is_flag=True, help="Join members of one sample that lie apart in a shard.")
 @json_option
@@ -84,6 +84,7 @@ def index_command(
     jobs: int | None,
     scheduler: str | None,
     part: str | None,
+    dry_run: bool,
     force: bool,
     regroup: bool,
     as_json: bool,
@@ -100,13 +101,18 @@ def index_command(
       equitar index coco=@shards.txt --labels-from instances_train2017.json --jobs 8
       equitar index laion='/data/*.tar' --labels-from '/data/*.parquet:class'
       equitar index far=@s3://bucket/wids.json --offsets-from '/index/*.idx' --sidecars /index
+      equitar index far='s3://bucket/*.tar' --labels cls --dry-run
       equitar index big=@shards.txt --part slurm                             then: equitar summarize big=@shards.txt
     """
+    sources = parse_sources(words, root=root, sidecars=sidecars)
+    if dry_run:
+        click.echo(estimates_shown(sources, labels, jobs, force=force, as_json=as_json))
+        return
     vocabulary = read_classes(classes) if classes else None
     labelled = read_labels(labels_from, classes=vocabulary, crowd=not without_crowd) if labels_from else None
     with _executor(scheduler) as executor:
         report = index(
-            parse_sources(words, root=root, sidecars=sidecars),
+            sources,
             labels=labels,
             labels_from=labelled,
             offsets_from=offsets_from,
@@ -120,7 +126,7 @@ def index_command(
             force=force,
             regroup=regroup,
         )
-    click.echo(_shown(report, as_json=as_json))
+    click.echo(report_shown(report, as_json=as_json))
 
 
 @click.command("summarize")
@@ -148,7 +154,7 @@ def summarize_command(
     sources = parse_sources(words, root=root, sidecars=sidecars)
     with _executor(scheduler) as executor:
         report = summarize(sources, missing_shards=missing_shards, jobs=jobs, executor=executor, progress=not quiet)
-    click.echo(_shown(report, as_json=as_json))
+    click.echo(report_shown(report, as_json=as_json))
 
 
 @click.command("check")
@@ -209,27 +215,3 @@ def _executor(scheduler: str | None) -> Iterator[Executor | None]:
         raise click.ClickException("`--scheduler` needs dask.distributed: pip install 'equitar[dask]'") from error
     with Client(scheduler) as client:  # type: ignore[no-untyped-call]
         yield client.get_executor(pure=False)
-
-
-def _shown(report: IndexReport, *, as_json: bool) -> str:
-    if as_json:
-        return json.dumps({"sources": [_fields(one) for one in report.sources]}, indent=2)
-    rows = [("source", "written", "up to date", "samples", "MB")]
-    rows += [
-        (one.name, f"{one.written:,}", f"{one.skipped:,}", f"{one.samples:,}", f"{one.bytes / 1e6:,.1f}")
-        for one in report.sources
-    ]
-    lines = [table(rows)]
-    for one in report.sources:
-        told = {"changed": one.changed, "gone": one.gone, "missing, left out": one.missing}
-        if len(one.added) < one.written + one.skipped:  # else it is all new
-            told = {"added": one.added, **told}
-        lines += [f"{one.name}: {len(paths):,} {what}: {listed_some(paths)}" for what, paths in told.items() if paths]
-        if one.holes:
-            lines.append(f"{one.name}: its numbers jump over {len(one.holes):,}: {listed_some(one.holes)}")
-        lines += [f"{one.name}: {note}" for note in one.notes]
-    return "\n".join(lines)
-
-
-def _fields(value: Any) -> Mapping[str, Any]:
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}

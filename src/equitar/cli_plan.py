@@ -29,13 +29,14 @@ def stats_command(
 
     \b
       equitar stats lvis=/data/lvis-{000..099}.tar --repeat 1e-3 --plot stats.png
+      equitar stats cc3m=@shards.txt --keep 'cc3m=!bad_keys.txt'
       equitar stats my_training:batches --world-size 8 --json
     """
     from equitar import plots
 
     if plot:
         plots.require_matplotlib()  # before minutes are spent on counting
-    sources = sources_or_training(words, root, sidecars)
+    sources = sources_or_training(words, root, sidecars, asked.keep)
     if not isinstance(sources, Sequence):
         from equitar.training import adjusted
 
@@ -66,13 +67,14 @@ def plan_command(
     \b
       equitar plan cc3m=/data/cc3m-{000000..000331}.tar --batch-size 256 --world-size 8 --num-workers 4
       equitar plan a=a.tar b=b.tar --batch-size 64 --weights a=0.7,b=0.3 --steps 1000
+      equitar plan a=a.tar --batch-size 64 --keep a=split:0/5
       equitar plan my_training:batches --world-size 8 --num-workers 4 --json --samples
     """
     from equitar.plan_preview import emissions, preview
 
     if samples and not as_json:
         raise click.UsageError("`--samples` goes with `--json`")
-    batches = batches_of(asked, words, sources_or_training(words, root, sidecars))
+    batches = batches_of(asked, words, sources_or_training(words, root, sidecars, asked.keep))
     found = preview(batches, epoch=asked.epoch, num_workers=asked.num_workers)
     if not as_json:
         click.echo(plan_text(found))

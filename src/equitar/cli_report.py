@@ -36,7 +36,7 @@ def report_command(
     from equitar.report_page import report, require_report
 
     require_report()  # before minutes are spent on counting
-    found = sources_or_training(words, root, sidecars)
+    found = sources_or_training(words, root, sidecars, asked.keep)
     only_sources = isinstance(found, Sequence) and asked.batch_size is None
     extra = [name for name in asked.given() if name not in _OF_SOURCES]
     if only_sources and extra:
@@ -60,5 +60,6 @@ def _command(asked: PlanOptions, words: Sequence[str], root: str | None, sidecar
     line += ["..."] if len(words) > _WORDS else []
     places = {"--root": root, "--sidecars": sidecars, **asked.given(), "-o": output}
     for name, value in places.items():
-        line += [] if value is None else [name] if value is True else [name, shown(str(value))]
+        for one in value if isinstance(value, tuple) else (value,):
+            line += [] if one is None else [name] if one is True else [name, shown(str(one))]
     return shlex.join(line)

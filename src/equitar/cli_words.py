@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
 
 from equitar.errors import SourceError
-from equitar.sources import Source
+from equitar.sources import Source, Split, split
 
 _NAMED = re.compile(r"(?P<name>[\w.+-]+)=(?P<urls>.+)", re.DOTALL)
+_SPLIT = re.compile(r"split:([0-9]+)/([0-9]+)")
 _DEBUG = "equitar.debug"  # in a context's `meta`, which a group shares with its commands
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -33,6 +35,34 @@ def parse_sources(words: Sequence[str], *, root: str | None = None, sidecars: st
         Source(name=name, urls=urls[0] if len(urls) == 1 else tuple(urls), root=root, sidecars=sidecars)
         for name, urls in urls_of.items()
     ]
+
+
+def kept(sources: Sequence[Source], words: Sequence[str]) -> list[Source]:
+    """Return sources with the selections that ``name=...`` words of ``--keep`` give them: a share, a split, or a file of keys.
+
+    >>> (one,) = kept(parse_sources(["a=1.tar"]), ["a=split:0/5"])
+    >>> one.keep, kept([one], ["a=0.5"])[0].keep, kept([one], ["a=!bad.txt"])[0].keep
+    (Split(part=0, parts=5), 0.5, '!bad.txt')
+    """
+    keep_of: dict[str, float | str | Split] = {}
+    names = [source.name for source in sources]
+    for word in words:
+        name, _, text = word.partition("=")
+        if name not in names or not text.removeprefix("!") or name in keep_of:
+            wanted = "name=FILE, 'name=!FILE', name=0.5 or name=split:0/5, once for a source of this line"
+            raise SourceError(f"`--keep` must be {wanted} ({', '.join(names)}); got {word!r}")
+        keep_of[name] = _selection(text)
+    return [replace(source, keep=keep_of.get(source.name, source.keep)) for source in sources]
+
+
+def _selection(text: str) -> float | str | Split:
+    found = _SPLIT.fullmatch(text)
+    if found is not None:
+        return split(int(found[1]), int(found[2]))
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 class Commands(click.Group):

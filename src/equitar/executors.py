@@ -47,7 +47,7 @@ def outcomes(
     if executor is not None:
         yield from _by_executor(executor, task, iter(items), _IN_FLIGHT * (jobs or _AT_ONCE))
         return
-    num_jobs = min(jobs or _num_cores(), len(items) if jobs else math.ceil(len(items) / _ITEMS_A_JOB))
+    num_jobs = min(jobs or num_cores(), len(items) if jobs else math.ceil(len(items) / _ITEMS_A_JOB))
     coming, breaks = iter(items), 0
     while suspects := (yield from _in_pool(task, coming, num_jobs)):
         one_by_one = iter(suspects)
@@ -159,5 +159,6 @@ def _listed(items: Sequence[object]) -> str:
     return ", ".join(map(str, items[:_LISTED])) + more
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from equitar.errors import MissingShardError, SidecarError, StaleSidecarError
+from equitar.label_reading import read_contents
 from equitar.label_recipe import Recipe, Spooled, spooled
 from equitar.labels import Extractor, Labels, Missing, TextLabels, labels_from_spec, no_label
 from equitar.mix64 import Int64
@@ -118,7 +119,9 @@ def _indexed(shard: Shard, file: BinaryIO, shard_size: int, recipe: Recipe) -> O
         matched, rule = _matched(recipe.table, there.keys, shard)
         return replace(_unchanged(shard, there), matched=matched, rule=rule)
     table = None
-    if there is None or recipe.table is None:  # labels from elsewhere need no second walk
+    if there is not None and recipe.extract is not None and there.sliceable:  # only the labels are others
+        table = read_contents(there, file, recipe.extract.fields)
+    elif there is None or recipe.table is None:  # labels from elsewhere need no second walk
         table = _walked(shard, file, shard_size, recipe.extract, regroup=recipe.regroup)
     keys = table.keys if table else there.keys if there else []
     matched, rule = _matched(recipe.table, keys, shard)

@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import BinaryIO
 
 import numpy as np
@@ -62,19 +63,21 @@ def read_table(
         ShardError: If it is no tar, damaged or cut, or its members do not form samples; see `member_table`.
     """
     if isinstance(file, io.FileIO):
-        table = _in_bulk(file.fileno(), size, where, fields, regroup=regroup)
+        table = read_in_bulk(partial(_pread, file.fileno()), size, where, fields, regroup=regroup)
         if table is not None:
             return table
     want = (lambda _: True) if fields is None else wants_fields(fields) if fields else None
     return member_table(walk(file, size=size, where=where, want=want), where, regroup=regroup)
 
 
-def _in_bulk(file: int, size: int, where: str, fields: Collection[str] | None, *, regroup: bool) -> MemberTable | None:
-    """Return the samples of an ordinary shard, None for any other."""
+def _pread(file: int, length: int, at: int) -> bytes:
+    return os.pread(file, length, at)
 
-    def pread(length: int, at: int) -> bytes:
-        return os.pread(file, length, at)
 
+def read_in_bulk(
+    pread: Pread, size: int, where: str, fields: Collection[str] | None, *, regroup: bool = False
+) -> MemberTable | None:
+    """Return the samples of an ordinary shard, None for any other; see `read_table`."""
     found = ordinary_members(pread, size, with_first=fields != ())
     if found is None:
         return None

@@ -20,6 +20,7 @@ from equitar.loader import Loader
 from equitar.plan_preview import emissions
 from equitar.sources import Source
 from odd_tars import END, member
+from shards import write_source
 
 TRAINING = """
 import equitar
@@ -221,3 +222,31 @@ def test_a_process_of_its_own_finds_a_training_in_the_folder_it_is_in(training: 
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith("epoch 0: ")
+
+
+# ---- rows that count ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keep", "samples"),
+    [("a=!bad.txt", 58), ("a=bad.txt", 2), ("a=0.5", 30), ("a=split:0/1", 60)],
+)
+def test_rows_that_count_are_chosen_by_a_word(
+    keep: str, samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_source(tmp_path, "a", [30, 30])
+    (tmp_path / "bad.txt").write_text("a-0003\na-0044\n")
+    monkeypatch.chdir(tmp_path)
+    words = [f"a={source.urls}", "--root", str(source.root), "--keep", keep]
+    told = json.loads(CliRunner().invoke(main, ["stats", *words, "--json"]).output)
+    assert round(told["sources"][0]["copies"]) == samples
+    plan = CliRunner().invoke(main, ["plan", *words, "--batch-size", "2", "--json"])
+    assert json.loads(plan.output)["steps"] == samples // 2
+
+
+@pytest.mark.parametrize("keep", ["b=0.5", "a", "a=", "a=!"])
+def test_a_selection_that_is_none_is_told(keep: str, tmp_path: Path) -> None:
+    source = write_source(tmp_path, "a", [4])
+    result = CliRunner().invoke(main, ["stats", f"a={source.urls}", "--keep", keep])
+    assert result.exit_code == 1
+    assert "`--keep` must be name=FILE" in result.output
