@@ -49,7 +49,14 @@ def estimates_shown(
         return json.dumps({"sources": [asdict(one) for one in found]}, indent=2)
     rows = [("source", "shards", "to read", "walked", "samples", "MB")]
     rows += [
-        (one.name, *(f"{n:,}" for n in (one.shards, one.to_read, one.walked, one.samples)), f"{one.bytes / 1e6:,.1f}")
+        (
+            one.name,
+            f"{one.shards:,}",
+            f"{one.to_read:,}",
+            f"{one.walked:,}",
+            f"{one.samples:,}",
+            f"{one.bytes / 1e6:,.1f}",
+        )
         for one in found
     ]
     ways = [("way of reading", "requests", "MB read", f"time, {found[0].jobs} processes")]
