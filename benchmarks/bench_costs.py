@@ -94,7 +94,7 @@ def of_webdataset(folder: Path) -> Costs:
                     file = archive.extractfile(member) if with_data else None
                     if file is not None:
                         file.read()
-                    archive.members = []
+                    archive.members = []  # type: ignore[attr-defined]  # as webdataset does: else all stay in memory
 
     def pipeline(*stages: Callable[..., Any]) -> None:
         for _ in wds.DataPipeline(wds.SimpleShardList(urls), wds.tarfile_to_samples(), *stages):

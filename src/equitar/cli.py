@@ -10,6 +10,7 @@ import sys
 
 import click
 
+from equitar.cli_completion import completion_command
 from equitar.cli_export import export_command
 from equitar.cli_index import check_command, index_command, summarize_command
 from equitar.cli_plan import plan_command, stats_command
@@ -46,6 +47,7 @@ for command in (
     stats_command,
     plan_command,
     report_command,
+    completion_command,
 ):
     main.add_command(command)
 

@@ -37,7 +37,7 @@ scheduler_option = click.option(
 )
 
 
-@click.command("index")
+@click.command("index", short_help="Write sidecars and summaries: what all else reads.")
 @click.option("--labels", metavar="SPEC", help="Labels in the shards: cls, json:PATH, npy or package.module:function.")
 @click.option(
     "--labels-from",
@@ -129,7 +129,7 @@ def index_command(
     click.echo(report_shown(report, as_json=as_json))
 
 
-@click.command("summarize")
+@click.command("summarize", short_help="Write summaries from sidecars that are there.")
 @missing_shards_option
 @jobs_option
 @scheduler_option
@@ -157,7 +157,7 @@ def summarize_command(
     click.echo(report_shown(report, as_json=as_json))
 
 
-@click.command("check")
+@click.command("check", short_help="Compare sidecars with shards.")
 @click.option("--against", metavar="FILE", multiple=True, help="Counts or offsets of another tool; may be given again.")
 @jobs_option
 @quiet_option

@@ -15,7 +15,7 @@ from equitar.cli_words import source_options
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.command("stats")
+@click.command("stats", short_help="Show sources and classes, and what repeats make of them.")
 @stats_options
 @click.option("--plot", metavar="FILE.png", help="Draw classes and sources before and after.")
 @_json_option
@@ -47,7 +47,7 @@ def stats_command(
     click.echo(json.dumps(stats_json(found), indent=2) if as_json else stats_text(found, plot))
 
 
-@click.command("plan")
+@click.command("plan", short_help="Show what each rank and worker will read.")
 @plan_options
 @_json_option
 @click.option("--samples", is_flag=True, help="With --json: a line for every sample of every step, after the plan's.")

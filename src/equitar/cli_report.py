@@ -15,7 +15,7 @@ _OF_SOURCES = ("--repeat", "--cap")  # options that mean something without batch
 _WORDS = 8  # of the sources, that are named
 
 
-@click.command("report")
+@click.command("report", short_help="Write one page to look at before training.")
 @click.option("-o", "--output", metavar="FILE.html", required=True, help="Where to write the page.")
 @plan_options
 @source_options

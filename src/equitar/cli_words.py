@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from equitar.cli_completion import Shards
 from equitar.errors import SourceError
 from equitar.sources import Source, Split, split
 
@@ -68,6 +69,10 @@ def _selection(text: str) -> float | str | Split:
 class Commands(click.Group):
     """A group whose commands end in one line and exit code 1 where the package raises, or in its trace with --debug."""
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands in the order in which they are used."""
+        return list(self.commands)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that the line names."""
         try:
@@ -99,7 +104,7 @@ def source_options(command: Command) -> Command:
         click.option(
             "--root", metavar="DIR", help="What the shards' paths are relative to (default: their common folder)."
         ),
-        click.argument("words", metavar="SOURCE...", nargs=-1, required=True),
+        click.argument("words", metavar="SOURCE...", nargs=-1, required=True, type=Shards()),
     ):
         command = option(command)
     return command
