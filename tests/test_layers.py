@@ -26,30 +26,38 @@ LAYERS = (
     ),
     (
         "L1 pure",
-        "holes repeat counting label_presence indexed progress weights quota schedule "
-        "line shape leap passes window assign laid track step_plan legal plan held "
-        "validation recipe",
+        (
+            "holes repeat counting label_presence indexed progress weights quota schedule "
+            "line shape leap passes window assign laid track step_plan legal plan held "
+            "validation recipe"
+        ),
     ),
     (
         "L2 I/O",
-        "tar grouping ordinary streamed headers forward walking npz mend sidecar "
-        "shard_lists foreign cross_check expected patience ranges web remote files "
-        "storage spool cache opening damage ahead summary_format summary labels "
-        "label_formats outside detect label_files index_plan open_shard reader block "
-        "catalog selection label_recipe label_reading shard_index ledger executors "
-        "indexing estimates",
+        (
+            "tar grouping ordinary streamed headers forward walking npz mend sidecar "
+            "shard_lists foreign cross_check expected patience ranges web remote files "
+            "storage spool cache opening damage ahead summary_format summary labels "
+            "label_formats outside detect label_files index_plan open_shard reader block "
+            "catalog selection label_recipe label_reading shard_index ledger executors "
+            "indexing estimates"
+        ),
     ),
     (
         "L3 execute",
-        "columns feed emit clock order state pipeline in_turn packing ring tally build "
-        "lookup stages loader agreement samplers wrapper",
+        (
+            "columns feed emit clock order state pipeline in_turn packing ring tally build "
+            "lookup stages loader agreement samplers wrapper"
+        ),
     ),
     (
         "L4 edge",
-        "class_stats training plan_preview plots thresholds epoch_report finding "
-        "plan_findings class_findings findings report_plots report_page lightning "
-        "parquet_export cli_completion cli_words cli_text cli_batches cli_plan cli_export "
-        "cli_report cli_index_text cli_index cli",
+        (
+            "class_stats training plan_preview plots thresholds epoch_report finding "
+            "plan_findings class_findings findings report_plots report_page lightning "
+            "parquet_export cli_completion cli_words cli_text cli_batches cli_plan cli_export "
+            "cli_report cli_index_text cli_index cli"
+        ),
     ),
     (
         "the package",
