@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from equitar.mix64 import Int64
-from equitar.presence import Presence
+from equitar.presence import Presence, places_of
 from equitar.repeat import ClassCounts, Empty
 
 
@@ -25,10 +25,11 @@ def count_classes(parts: Iterable[Presence], *, names: Mapping[int, str] | None,
     """
     found, samples, instances, total = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
     for part in parts:
-        ids, at = np.unique(part.ids, return_inverse=True)
+        ids = _different(part.ids)
+        at = places_of(ids, part.ids)
         found.append(ids)
         samples.append(np.bincount(at, minlength=len(ids)))
-        instances.append(_sums(at, part.counts, len(ids)))
+        instances.append(samples[-1] if (part.counts == 1).all() else _sums(at, part.counts, len(ids)))
         total += part.num_rows if empty == "keep" else int((np.diff(part.indptr) > 0).sum())
     occurring = np.concatenate(found)
     vocabulary = np.unique(occurring if names is None else np.array(list(names), np.int64))
@@ -40,6 +41,15 @@ def count_classes(parts: Iterable[Presence], *, names: Mapping[int, str] | None,
         names=None if names is None else tuple(names[one] for one in vocabulary.tolist()),
         num_instances=_sums(at, np.concatenate(instances), len(vocabulary)),
     )
+
+
+def _different(ids: Int64) -> Int64:
+    """Return the different ids, increasing."""
+    lowest = int(ids.min(initial=0))
+    if int(ids.max(initial=0)) - lowest >= len(ids):
+        return np.unique(ids)
+    there: Int64 = np.flatnonzero(np.bincount(ids - lowest)) + lowest  # without sorting
+    return there
 
 
 def _sums(at: Int64, numbers: Int64, length: int) -> Int64:

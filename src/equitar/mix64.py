@@ -93,7 +93,8 @@ def permutation(key: int, length: int) -> Int64:
     >>> sorted(permutation(3, 5).tolist())
     [0, 1, 2, 3, 4]
     """
-    return np.argsort(draws(key, np.arange(length)), kind="stable")
+    # Unstable, which is twice as fast: the mix maps different counters to different numbers, so there are no ties.
+    return np.argsort(draws(key, np.arange(length)))
 
 
 def multiply_shift(values: Int64, factor: int, *, shift: int) -> Int64:

@@ -149,6 +149,8 @@ class Shuffled:
 
     def _lanes_before_blocks(self) -> Int64:
         """Return the steps of each source in each lane before each block, (blocks + 1, sources, lanes)."""
+        if self._lanes == 1:
+            return self._before[:, :, np.newaxis]
         if self._lane_before is None:
             num_blocks, num_sources = self._counts.shape
             table = np.zeros((num_blocks + 1, num_sources, self._lanes), np.int64)

@@ -1,0 +1,265 @@
+"""What does planning cost at scale? Time and memory of one worker until it knows its batch, of up to 2 billion samples.
+
+Summaries are drawn with a seed and written, as `equitar index` would write them, for shards that are not there: planning opens
+none. Each case runs in a process of its own. Seconds
+are of processor time: nothing here waits or runs side by side, so that is what the clock shows on a machine with nothing else to
+do. Four sources of 40, 30,
+20 and 10 % of the samples, shards of 10,000 samples, batches of 64 per rank, shuffled over 5,000, `debiased` and `mixed`.
+
+    main s       the main process: list the shards, read the summaries, make the supplies
+    worker s     a worker that is spawned: unpickle what the main process sends, make the plan, know its first batch
+    batch ms     each further batch of the epoch of this worker, over the first 2,000
+    next s       the first batch of the next epoch
+    resume s     a state from the middle of epoch 1,000: unpickle, plan, check the state, know the batch
+    peak MB      the most memory of the main process, and of the worker until its first batch; "libraries" is what Python and its
+                 imports take of it
+
+A second table is of repeats: 1.7 million samples of 365 classes, long-tailed, as Objects365 has them, with the labels in memory. (In
+tars they come from sidecars: to read these comes on top, once.)
+
+    count s      the samples of each class, and its repeat factor
+    sums s       the repeat factor of each sample, and their sum in each shard of 16,384
+    plan s       the plan from these, until the first batch
+    labels MB    the labels in sparse rows
+
+    python benchmarks/bench_plan.py [--out FOLDER] [--tiny]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import equitar
+from equitar.catalog import catalog_of, supplies_of
+from equitar.clock import Position
+from equitar.counting import count_classes
+from equitar.label_presence import LabelRows
+from equitar.line import Supply
+from equitar.order import Order, Prepared
+from equitar.passes import Walk
+from equitar.plan import Plan
+from equitar.presence import Presence
+from equitar.recipe import Debiased, Mixed, Recipe
+from equitar.repeat import RepeatFactor, class_factors, sample_factors
+from equitar.state import check_state, position_in, state_of, walk_in
+from equitar.summary import Summary, write_summary
+from measure import Book, in_own_process, number, print_table
+
+SHARES = (4, 3, 2, 1)  # tenths of the samples
+ROWS, BATCH_SIZE, SHUFFLE = 10_000, 64, 5_000
+BATCHES = 2_000  # of an epoch that are looked at one by one
+MILLION = 1_000_000
+
+
+class Case(NamedTuple):
+    """A size: samples in all, ranks, workers of each."""
+
+    samples: int
+    ranks: int
+    workers: int
+    kind: str
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return f"{self.samples // MILLION:,} M samples, {self.ranks} x {self.workers}, {self.kind}"
+
+
+LARGEST = Case(2000 * MILLION, 1024, 8, "debiased")
+CASES = (
+    *(Case(samples * MILLION, 8, 8, "debiased") for samples in (1, 10, 100, 2000)),
+    Case(2000 * MILLION, 1, 1, "debiased"),
+    LARGEST,
+    LARGEST._replace(kind="mixed"),
+)
+TINY = (Case(2 * MILLION, 2, 2, "debiased"), Case(2 * MILLION, 2, 2, "mixed"))
+OBJECTS = {"samples": 1_700_000, "classes": 365}
+FEW_OBJECTS = {"samples": 20_000, "classes": 365}
+
+
+def sources_in(folder: Path, samples: int) -> list[equitar.Source]:
+    """Return the sources of a size."""
+    shards = [max(1, samples * share // 10 // ROWS) for share in SHARES]
+    return [
+        equitar.Source(name, f"{folder}/{name}/{{000000..{num - 1:06}}}.tar", root=str(folder / name))
+        for name, num in zip("abcd", shards, strict=True)
+    ]
+
+
+def draw_summaries(folder: Path, samples: int) -> None:
+    """Write the summaries of a size, of shards that differ by a tenth in their rows."""
+    rng = np.random.default_rng(0)
+    for source, share in zip(sources_in(folder, samples), SHARES, strict=True):
+        num = max(1, samples * share // 10 // ROWS)
+        (folder / source.name).mkdir(parents=True)
+        hexes = rng.bytes(16 * num).hex()
+        summary = Summary(
+            paths=tuple(f"{shard:06}.tar" for shard in range(num)),
+            num_samples=rng.integers(ROWS * 9 // 10, ROWS * 11 // 10, num, endpoint=True),
+            shard_sizes=rng.integers(1 << 29, 1 << 31, num),
+            digests=tuple(hexes[at : at + 32] for at in range(0, 32 * num, 32)),
+            label_counts=None,
+            class_names=None,
+        )
+        write_summary(source, summary)
+
+
+def order_of(sources: list[equitar.Source], case: Case, prepared: Prepared | None) -> Order:
+    """Return an order as a builder makes it, of the last worker of the last rank."""
+    recipe: Recipe = Mixed(weights=None, steps=None, max_passes=None, fresh=False)
+    if case.kind == "debiased":
+        recipe = Debiased(weights=None, steps=None, max_passes=None, fresh=False, agree="world", short="error", hold=1)
+    order = Order(
+        sources=sources, recipe=recipe, batch_size=BATCH_SIZE, seed=0, shuffle=SHUFFLE, repeat=None, stages=(), collate=None,
+        fields=None, copy=True, lanes=None, rank=case.ranks - 1, world_size=case.ranks, max_substitutes=0, handler=None,
+        read_ahead=0, one_source=case.kind == "debiased",
+    )  # fmt: skip
+    if prepared is not None:
+        order.__dict__["_prepared"] = prepared
+    return order
+
+
+def peak() -> float:
+    """Return the most memory of this process so far, in MB. (`getrusage` counts what started it, too.)"""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+def know(plan: Plan, case: Case, step: int) -> None:
+    """Find out what one rank reads at a step."""
+    plan.places(step, *plan.share(step, case.ranks - 1, case.ranks))
+
+
+def planned(order: Order, case: Case, epoch: int) -> Plan:
+    """Return a plan that knows the first batch of its last worker."""
+    plan = order.plan(order.prepared(), Position(epoch, 0, 0, 0), case.workers, Walk())
+    know(plan, case, case.workers - 1)
+    return plan
+
+
+def main_process(case: Case, folder: Path) -> dict[str, float]:
+    """Do what the main process does, and leave what it sends to workers in a file."""
+    begin = time.process_time()
+    order = order_of(sources_in(folder, case.samples), case, None)
+    prepared = order.prepared()
+    found = {"main s": time.process_time() - begin, "main peak MB": peak()}
+    (folder / "sent").write_bytes(pickle.dumps(prepared))
+    epoch = 1000
+    plan = planned(order, case, epoch)
+    state = state_of(order, plan, Position(epoch, plan.num_steps // 2, case.workers, case.ranks))
+    (folder / "state").write_text(json.dumps(state), encoding="utf-8")
+    return found
+
+
+def worker(case: Case, folder: Path) -> dict[str, float]:
+    """Do what a worker does until it knows its first batch, then go on through the epoch."""
+    begin = time.process_time()
+    order = order_of([], case, pickle.loads((folder / "sent").read_bytes()))
+    plan = planned(order, case, 0)
+    found = {"worker s": time.process_time() - begin, "worker peak MB": peak()}
+    steps = range(case.workers - 1, plan.num_steps, case.workers)
+    begin = time.process_time()
+    for step in steps[:BATCHES]:
+        know(plan, case, step)
+    found |= {"batch ms": 1000 * (time.process_time() - begin) / len(steps[:BATCHES]), "steps": float(plan.num_steps)}
+    begin = time.process_time()
+    planned(order, case, 1)
+    return {**found, "next s": time.process_time() - begin}
+
+
+def resumed(case: Case, folder: Path) -> dict[str, float]:
+    """Do what a worker does that starts in the middle of an epoch."""
+    begin = time.process_time()
+    order = order_of([], case, pickle.loads((folder / "sent").read_bytes()))
+    state = json.loads((folder / "state").read_text(encoding="utf-8"))
+    position = position_in(state)
+    plan = order.plan(order.prepared(), position, case.workers, walk_in(state))
+    check_state(state, state_of(order, plan, position))
+    know(plan, case, position.step + case.workers - 1)
+    return {"resume s": time.process_time() - begin}
+
+
+def drawn_labels(samples: int, classes: int) -> LabelRows:
+    """Return long-tailed label sets: class c with a density that falls with c."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 13, samples)
+    drawn = (classes * rng.random(int(lengths.sum())) ** 4).astype(np.int64).tolist()
+    ends = np.cumsum(lengths).tolist()
+    return LabelRows.of_sets(drawn[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True))
+
+
+def repeats(size: dict[str, int]) -> dict[str, float]:
+    """Plan repeats from labels in memory: what a main process does, apart from reading sidecars."""
+    labels = drawn_labels(size["samples"], size["classes"])
+    how = RepeatFactor(1e-2)
+    begin = time.process_time()
+    counts = count_classes(labels.parts(), names=None, empty="keep")
+    (factors,) = class_factors([counts], how)
+    found = {"count s": time.process_time() - begin}
+    begin = time.process_time()
+    rows = [sample_factors(one, counts.ids, factors) for one in labels.parts()]
+    supply = Supply.of("objects", [f"{shard:06}.tar" for shard in range(len(rows))], rows)
+    found["sums s"] = time.process_time() - begin
+    begin = time.process_time()
+    case = Case(size["samples"], 8, 4, "mixed")
+    planned(order_of([], case, Prepared(no_catalog(), [supply], 7, 8)), case, 0)
+    return {**found, "plan s": time.process_time() - begin, "labels MB": labels.nbytes / 1e6}
+
+
+def no_catalog() -> Any:  # noqa: ANN401
+    """Stand for the catalog of a plan that reads nothing."""
+    return None
+
+
+PARTS: dict[str, Callable[[Case, Path], dict[str, float]]] = {
+    "main": main_process,
+    "worker": worker,
+    "resume": resumed,
+}
+
+
+def main() -> None:
+    """Run every part of every case in a process of its own, print tables, and write `bench_plan.csv`."""
+    parser = argparse.ArgumentParser(description="Measure planning at scale.")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/out"), help="where the CSV goes")
+    parser.add_argument("--tiny", action="store_true", help="a size for tests")
+    parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.case:
+        part, libraries = chosen.case.pop("part"), peak()
+        found = repeats(chosen.case) if part == "repeats" else PARTS[part](Case(*chosen.case["case"]), Path(chosen.case["folder"]))
+        print(json.dumps({**found, "libraries MB": libraries}))
+        return
+    book, heading, rows = Book(), [], []
+    for case in TINY if chosen.tiny else CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            draw_summaries(Path(folder), case.samples)
+            figures: dict[str, float] = {}
+            for part in PARTS:
+                figures |= in_own_process(__file__, {"part": part, "case": case, "folder": folder})
+        heading = list(figures)
+        rows.append([case.name, *map(number, figures.values())])
+        for metric, value in figures.items():
+            book.note(case.name, "equitar", metric, value)
+    print_table("Planning at scale", ["", *heading], rows)
+    size = FEW_OBJECTS if chosen.tiny else OBJECTS
+    figures = in_own_process(__file__, {"part": "repeats", **size})
+    name = f"{size['samples']:,} samples x {size['classes']} classes"
+    print_table("Planning with repeats", ["", *figures], [[name, *map(number, figures.values())]])
+    for metric, value in figures.items():
+        book.note(name, "equitar", metric, value)
+    book.write(chosen.out / "bench_plan.csv")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

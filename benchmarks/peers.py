@@ -1,0 +1,335 @@
+"""How do peers read the same samples? Each in the format it is best at, with the settings its documentation recommends.
+
+A peer converts shards (or indexes them), iterates over its samples in one process in the order in which they lie, and loads
+shuffled batches through two workers. Samples are dicts of bytes, and nothing is decoded. What a peer cannot do is None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import sys
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import webdataset as wds
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+import equitar
+from measure import Corpus
+
+NUM_WORKERS = 2
+FIELDS = ("jpg", "cls", "txt")
+BUFFER = 1000
+CHUNK = 64 << 20  # bytes of a chunk or shard of those who write their own, as all of them recommend
+Sample = dict[str, Any]
+
+
+class Peer(NamedTuple):
+    """A library.
+
+    Attributes:
+        converts: Writes what it needs into a folder; None needs nothing.
+        samples: Gives all samples in one process.
+        batches: Gives shuffled batches through workers; going through it again is another epoch.
+    """
+
+    converts: Callable[[Corpus, Path], None] | None
+    samples: Callable[[Corpus, Path], Callable[[], Iterable[Sample]]]
+    batches: Callable[[Corpus, Path], Iterable[Any]] | None
+
+
+def as_it_is(batch: Any) -> Any:
+    """Return a batch: torch's own function would look at every element."""
+    return batch
+
+
+def dict_of_lists(samples: list[Sample]) -> dict[str, list[Any]]:
+    """Make a batch as equitar does."""
+    return {name: [sample[name] for sample in samples] for name in ("__key__", *FIELDS)}
+
+
+def read_by_wds(urls: list[str]) -> Iterator[Sample]:
+    """Read samples with webdataset, for those who convert them."""
+    for sample in wds.DataPipeline(wds.SimpleShardList(urls), wds.tarfile_to_samples()):
+        yield {name: sample[name] for name in ("__key__", *FIELDS)}
+
+
+def _workers(dataset: Any, **more: Any) -> DataLoader[Any]:  # noqa: ANN401  (torch's own arguments)
+    return DataLoader(dataset, num_workers=NUM_WORKERS, persistent_workers=True, **more)
+
+
+def _wds_pipeline(found: Corpus, read: Any) -> Any:
+    return wds.DataPipeline(
+        wds.SimpleShardList(found.urls),
+        wds.split_by_worker,
+        read,
+        wds.shuffle(BUFFER),
+        wds.batched(found.batch_size, collation_fn=dict_of_lists),
+    )
+
+
+def _wds_samples(found: Corpus, folder: Path) -> Callable[[], Iterable[Sample]]:
+    return lambda: wds.DataPipeline(wds.SimpleShardList(found.urls), wds.tarfile_to_samples())
+
+
+def _wds_batches(found: Corpus, folder: Path) -> Iterable[Any]:
+    return _workers(_wds_pipeline(found, wds.tarfile_to_samples()), batch_size=None, collate_fn=as_it_is)
+
+
+def _equitar_samples(found: Corpus, folder: Path, *, copy: bool = True) -> Callable[[], Iterable[Sample]]:
+    batches = equitar.exact(
+        found.sources, batch_size=found.batch_size, collate=list, copy=copy, rank=0, world_size=1
+    )
+    return lambda: itertools.chain.from_iterable(batches)
+
+
+def _equitar_batches(found: Corpus, folder: Path) -> Iterable[Any]:
+    batches = equitar.debiased(found.sources, batch_size=found.batch_size, rank=0, world_size=1)
+    return equitar.Loader(batches, num_workers=NUM_WORKERS, persistent_workers=True)
+
+
+def _equitar_index(found: Corpus, folder: Path) -> None:
+    sources = [equitar.Source(one.name, one.urls, sidecars=str(folder)) for one in found.sources]
+    equitar.index(sources, labels="cls", jobs=1, progress=False)
+
+
+def _litdata_write(found: Corpus, folder: Path) -> None:
+    import litdata
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        litdata.optimize(
+            fn=_of_one,
+            inputs=found.urls,
+            output_dir=str(folder),
+            num_workers=1,
+            chunk_bytes=CHUNK,
+            start_method="fork",  # it sets what it starts by for the whole process
+            verbose=False,
+        )
+
+
+def _of_one(url: str) -> Iterator[Sample]:
+    yield from read_by_wds([url])  # it asks whether this is a generator function
+
+
+def _litdata_samples(found: Corpus, folder: Path) -> Callable[[], Iterable[Sample]]:
+    import litdata
+
+    dataset: Iterable[Sample] = litdata.StreamingDataset(str(folder), shuffle=False)
+    return lambda: map(_bytes_of_views, dataset)
+
+
+def _litdata_views(found: Corpus, folder: Path) -> Callable[[], Iterable[Sample]]:
+    import litdata
+
+    dataset: Iterable[Sample] = litdata.StreamingDataset(str(folder.with_name("litdata")), shuffle=False)
+    return lambda: dataset
+
+
+def _bytes_of_views(sample: Sample) -> Sample:
+    """Return a sample of litdata, which has views of its chunk, as one of bytes: views cannot be sent, nor kept."""
+    return {"__key__": sample["__key__"], **{name: bytes(sample[name]) for name in FIELDS}}
+
+
+def _litdata_batches(found: Corpus, folder: Path) -> Iterable[Any]:
+    import litdata
+
+    loader: Iterable[Any] = litdata.StreamingDataLoader(
+        litdata.StreamingDataset(str(folder), shuffle=True),
+        batch_size=found.batch_size,
+        num_workers=NUM_WORKERS,
+        persistent_workers=True,
+        collate_fn=_dict_of_views,
+    )
+    return loader
+
+
+def _dict_of_views(samples: list[Sample]) -> dict[str, list[Any]]:
+    return dict_of_lists([_bytes_of_views(sample) for sample in samples])
+
+
+def _streaming() -> Any:
+    """Return mosaicml-streaming. It imports torchvision for datasets of its own, which are not used here: so any will do.
+
+    The wheels of torchvision are built for a torch with CUDA, and do not load beside one without.
+    """
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        import transformers.feature_extraction_utils  # noqa: F401  (which looks for torchvision, and must not find this)
+
+        vision, transforms = ModuleType("torchvision.datasets"), ModuleType("torchvision.transforms.functional")
+        vision.__dict__.update(VisionDataset=object, CIFAR10=object)
+        transforms.__dict__["to_tensor"] = as_it_is
+        sys.modules.update({one.__name__: one for one in (ModuleType("torchvision"), vision, transforms)})
+    import streaming
+
+    return streaming
+
+
+def _mds_write(found: Corpus, folder: Path) -> None:
+    columns = {"__key__": "str", **dict.fromkeys(FIELDS, "bytes")}
+    with _streaming().MDSWriter(out=str(folder), columns=columns, size_limit=CHUNK) as writer:
+        for sample in read_by_wds(found.urls):
+            writer.write(sample)
+
+
+def _mds(found: Corpus, folder: Path, *, shuffle: bool) -> Any:
+    # It refuses to open one folder twice: the shuffled one goes by another name.
+    local = folder.with_name(f"{folder.name}-{shuffle}")
+    if not local.exists():
+        local.symlink_to(folder)
+    return _streaming().StreamingDataset(local=str(local), shuffle=shuffle, batch_size=found.batch_size)
+
+
+def _mds_samples(found: Corpus, folder: Path) -> Callable[[], Iterable[Sample]]:
+    dataset = _mds(found, folder, shuffle=False)
+    return lambda: dataset
+
+
+def _mds_batches(found: Corpus, folder: Path) -> Iterable[Any]:
+    return _workers(_mds(found, folder, shuffle=True), batch_size=found.batch_size, collate_fn=dict_of_lists)
+
+
+def _wids(found: Corpus) -> Any:
+    import wids
+
+    counted = [{"url": url, "nsamples": found.num_samples // len(found.urls)} for url in found.urls]
+    with contextlib.redirect_stderr(io.StringIO()):
+        return wids.ShardListDataset(counted, localname=as_it_is, keep=True, transformations=[_bytes_of_streams])
+
+
+def _bytes_of_streams(sample: Sample) -> Sample:
+    """Return a sample of wids, which has streams by ``.jpg`` and so on, as one of bytes."""
+    return {"__key__": sample["__key__"], **{name: sample[f".{name}"].read() for name in FIELDS}}
+
+
+def _wids_samples(found: Corpus, folder: Path) -> Callable[[], Iterable[Sample]]:
+    dataset = _wids(found)
+    return lambda: (dataset[at] for at in range(len(dataset)))
+
+
+def _wids_batches(found: Corpus, folder: Path) -> Iterable[Any]:
+    import wids
+
+    dataset = _wids(found)
+    sampler = wids.ChunkedSampler(dataset, chunksize=BUFFER, shuffle=True)
+    return _workers(dataset, sampler=sampler, batch_size=found.batch_size, collate_fn=dict_of_lists)
+
+
+def _energon_prepare(found: Corpus, folder: Path) -> None:
+    from megatron.energon.flavors import BaseWebdatasetFactory
+
+    for url in found.urls:
+        (folder / Path(url).name).hardlink_to(url)  # it wants its index beside the shards
+    names = [Path(url).name for url in found.urls]
+    BaseWebdatasetFactory.prepare_dataset(folder, names, split_parts_ratio=[("train", 1.0)], workers=1)
+    kind = "__module__: megatron.energon\n__class__: CrudeWebdataset\n"
+    (folder / ".nv-meta" / "dataset.yaml").write_text(kind, encoding="utf-8")
+
+
+def _energon(folder: Path, *, num_workers: int, batch_size: int | None) -> Any:
+    from megatron import energon
+
+    class AsItIs(energon.DefaultTaskEncoder):  # type: ignore[misc]  # it has no types
+        decoder = None
+        cookers = (energon.Cooker(energon.stateless(as_it_is)),)
+
+        def batch(self, samples: list[Sample]) -> dict[str, list[Any]]:
+            return dict_of_lists(samples)
+
+    dataset = energon.get_train_dataset(
+        str(folder),
+        worker_config=energon.WorkerConfig(rank=0, world_size=1, num_workers=num_workers),
+        batch_size=batch_size,
+        shuffle_buffer_size=BUFFER if num_workers else None,
+        max_samples_per_sequence=100 if num_workers else None,
+        task_encoder=AsItIs(),
+        repeat=False,
+    )
+    return energon.get_loader(dataset)
+
+
+def _energon_samples(found: Corpus, folder: Path) -> Callable[[], Iterable[Sample]]:
+    loader = _energon(folder, num_workers=0, batch_size=None)
+    return lambda: loader
+
+
+def _energon_batches(found: Corpus, folder: Path) -> Iterable[Any]:
+    loader: Iterable[Any] = _energon(folder, num_workers=NUM_WORKERS, batch_size=found.batch_size)
+    return loader
+
+
+def _spdl_of(urls: Iterable[Any]) -> Iterator[Sample]:
+    """Read samples with spdl's iterator in C++, which gives members; those of one key are put together."""
+    import spdl.io
+
+    for one in urls:
+        with Path(one["url"] if isinstance(one, dict) else one).open("rb") as file:
+            sample: Sample = {}
+            for path, content in spdl.io.iter_tarfile(file.read()):
+                key, _, field = path.partition(".")
+                if sample and sample["__key__"] != key:
+                    yield sample
+                    sample = {}
+                sample["__key__"], sample[field] = key, bytes(content)
+            yield sample
+
+
+def _spdl_samples(found: Corpus, folder: Path) -> Callable[[], Iterable[Sample]]:
+    return lambda: _spdl_of(found.urls)
+
+
+def _spdl_batches(found: Corpus, folder: Path) -> Iterable[Any]:
+    return _workers(_wds_pipeline(found, _spdl_of), batch_size=None, collate_fn=as_it_is)
+
+
+class _Tars(IterableDataset[Sample]):
+    """webdataset's reader for torchdata, whose nodes have none for tars of their own any more."""
+
+    def __init__(self, urls: list[str]) -> None:
+        self.urls = urls
+
+    def __iter__(self) -> Iterator[Sample]:
+        worker = get_worker_info()
+        share = self.urls if worker is None else self.urls[worker.id :: worker.num_workers]
+        return read_by_wds(share)
+
+
+def _torchdata_samples(found: Corpus, folder: Path) -> Callable[[], Iterable[Sample]]:
+    from torchdata import nodes
+
+    loader: Iterable[Sample] = nodes.Loader(nodes.Prefetcher(nodes.IterableWrapper(_Tars(found.urls)), BUFFER))
+    return lambda: loader
+
+
+def _torchdata_batches(found: Corpus, folder: Path) -> Iterable[Any]:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return StatefulDataLoader(
+        _Tars(found.urls),
+        batch_size=found.batch_size,
+        num_workers=NUM_WORKERS,
+        persistent_workers=True,
+        collate_fn=dict_of_lists,
+    )
+
+
+PEERS = {
+    "wds": Peer(None, _wds_samples, _wds_batches),
+    "equitar": Peer(_equitar_index, _equitar_samples, _equitar_batches),
+    "equitar views": Peer(None, partial(_equitar_samples, copy=False), None),
+    "litdata": Peer(_litdata_write, _litdata_samples, _litdata_batches),
+    "litdata views": Peer(None, _litdata_views, None),
+    "streaming": Peer(_mds_write, _mds_samples, _mds_batches),
+    "wids": Peer(None, _wids_samples, _wids_batches),
+    "energon": Peer(_energon_prepare, _energon_samples, _energon_batches),
+    "spdl": Peer(None, _spdl_samples, _spdl_batches),
+    "torchdata": Peer(None, _torchdata_samples, _torchdata_batches),
+}
