@@ -7,10 +7,11 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PEERS := .venv-peers
 OPEN_CLIP := .venv-open-clip
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-open-clip check docs format bench fuzz clean
+.PHONY: help demo test test-open-clip check docs format bench bench-scale bench-workers bench-peers fuzz clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,13 +44,28 @@ format: $(STAMP)  ## apply the formatter and the safe fixes
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(STAMP)  ## measure samples/s beside plain webdataset
+bench: $(STAMP)  ## measure samples/s beside plain webdataset: a few minutes
 	$(BIN)/python benchmarks/bench_read.py
 	$(BIN)/python benchmarks/bench_loader.py
 	$(BIN)/python benchmarks/bench_index.py
+	$(BIN)/python benchmarks/plots.py
+
+bench-scale: $(STAMP)  ## measure planning 2 billion samples, resuming, and samplers
+	$(BIN)/python benchmarks/bench_plan.py
+	$(BIN)/python benchmarks/bench_resume.py
+	$(BIN)/python benchmarks/bench_samplers.py
+
+bench-workers: $(STAMP)  ## measure the first batch, tensors through workers, and what workers hold in memory
+	$(BIN)/python benchmarks/bench_first.py
+	$(BIN)/python benchmarks/bench_tensors.py
+	$(BIN)/python benchmarks/bench_memory.py
+	$(BIN)/python benchmarks/plots.py
+
+bench-peers: $(PEERS)/.installed  ## measure litdata, MosaicML Streaming, wids, Energon, SPDL and torchdata beside
+	$(PEERS)/bin/python benchmarks/bench_peers.py
 
 clean:  ## remove the virtual environment and all that was generated
-	rm -rf $(VENV) $(OPEN_CLIP) demo_out benchmarks/out build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OPEN_CLIP) $(PEERS) demo_out benchmarks/out build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so that an install that broke off is begun again.
@@ -64,4 +80,12 @@ $(OPEN_CLIP)/.installed: pyproject.toml constraints-open-clip.txt
 	$(PYTHON) -m venv $(OPEN_CLIP)
 	$(OPEN_CLIP)/bin/python -m pip install --quiet --editable . 'open_clip_torch[training]' hypothesis pillow pytest pytest-timeout \
 		--constraint constraints-open-clip.txt
+	@touch $@
+
+# Of webdataset 0.2 only its `wids` is used, which later versions do not have; it must not be found before webdataset.
+$(PEERS)/.installed: benchmarks/peers.txt pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet torch --constraint constraints.txt
+	$(PEERS)/bin/python -m pip install --quiet --editable . --requirement benchmarks/peers.txt --constraint constraints.txt
+	$(PEERS)/bin/python -m pip install --quiet --no-deps --target $(PEERS)/wids webdataset==0.2.111
 	@touch $@

@@ -140,9 +140,7 @@ def remote_sources(folder: Path, url: str, samples: int) -> list[equitar.Source]
     names = ("one", "two", "three")
     for seed, name in enumerate(names):
         write_tars(folder, name=name, num_shards=1, samples_per_shard=samples, sample_bytes=REMOTE_BYTES, seed=seed)
-    equitar.index(
-        [equitar.Source(name, str(folder / f"{name}-*.tar")) for name in names], jobs=1, progress=False
-    )
+    equitar.index([equitar.Source(name, str(folder / f"{name}-*.tar")) for name in names], jobs=1, progress=False)
     return [equitar.Source(name, f"{url}/{name}-{{000000..000000}}.tar") for name in names]
 
 
@@ -181,7 +179,7 @@ def remote(book: Book, chosen: Setting) -> None:
             "reading, no read_ahead": partial(going_through, alone, 0, min(steps, 3)),
         }
         for name, took in alternate(runs, min(chosen.rounds, 3)).items():
-            book.note("remote", name, "ms a step", *(1000 * one.seconds / one.count for one in took))
+            book.note("remote", name, "ms a step", *(1000 * one.seconds / one.samples for one in took))
         title = f"Three remote sources, {1000 * LATENCY:.0f} ms a request, batches of {batch_size}"
         book.show("remote", "ms a step", "work", title=title)
 

@@ -54,9 +54,9 @@ def main() -> None:
     for case in SIZES:
         with corpus(case, chosen) as found:
             for name, took in alternate(contenders(found), chosen.rounds).items():
-                assert all(one.count == found.num_samples for one in took), f"{name} did not find all samples"
-                book.note(case, name, SPEED, *(one.count / one.seconds for one in took))
-                book.note(case, name, "samples/CPU s", *(one.count / one.busy for one in took))
+                assert all(one.samples == found.num_samples for one in took), f"{name} did not find all samples"
+                book.note(case, name, SPEED, *(one.samples / one.seconds for one in took))
+                book.note(case, name, "samples/CPU s", *(one.samples / one.busy for one in took))
         book.show(case, SPEED, "wds", title=f"{case} samples, one process")
         book.show(case, "samples/CPU s", "wds", title=f"{case} samples, by processor time")
     book.write(chosen.out / "bench_index.csv")

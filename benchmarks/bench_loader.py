@@ -69,7 +69,7 @@ def main() -> None:
         with corpus(case, chosen) as found:
             runs = {name: partial(samples_in, loader) for name, loader in contenders(found).items()}
             for name, took in alternate(runs, chosen.rounds).items():
-                book.note(case, name, SPEED, *(one.count / one.seconds for one in took))
+                book.note(case, name, SPEED, *(one.samples / one.seconds for one in took))
         title = f"{case} samples, {NUM_WORKERS} workers, batches of {found.batch_size}"
         book.show(case, SPEED, "wds", title=title)
     book.write(chosen.out / "bench_loader.csv")

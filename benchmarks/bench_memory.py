@@ -50,7 +50,7 @@ CASES = (
     *(Case(reader, sources, 1000, BATCHES, EPOCHS) for sources in (1, 4, 16) for reader in ("loader", "plain")),
     *(Case("wds", sources, buffer, BATCHES, 2) for sources, buffer in ((1, 1000), (4, 100), (16, 100))),
 )
-TINY = tuple(Case(reader, 2, 50, 12, 2) for reader in ("loader", "plain", "wds"))
+TINY = tuple(Case(reader, 2, 50, 12, 2) for reader in ("loader", "wds"))
 
 
 def write_sparse(folder: Path, name: str) -> None:

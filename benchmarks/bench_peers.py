@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import SIZES, SPEED, Book, Corpus, Setting, alternate, corpus, number, print_table, setting
-from peers import PEERS
+from peers import PEERS, Here
 
 WIDS = Path(sys.prefix) / "wids"  # webdataset lost it after 0.2: of the old wheel only this is used
 
@@ -48,21 +48,24 @@ def prepare(book: Book, found: Corpus, scratch: Path) -> None:
         folder.mkdir()
         begin = time.perf_counter()
         if peer.converts is not None:
-            peer.converts(found, folder)
+            peer.converts(Here(found, folder))
         book.note(found.case, name, "convert s", time.perf_counter() - begin if peer.converts else 0.0)
         book.note(found.case, name, "extra %", 100 * bytes_on_disk(folder) / shards)
 
 
 def compare(book: Book, found: Corpus, scratch: Path, chosen: Setting) -> None:
     """Measure reading and loading."""
-    one_process = {name: partial(count, peer.samples(found, scratch / name)) for name, peer in PEERS.items()}
+    one_process = {name: partial(count, peer.samples(Here(found, scratch / name))) for name, peer in PEERS.items()}
     for name, took in alternate(one_process, chosen.rounds).items():
-        short = [one.count for one in took if one.count != found.num_samples]
+        short = [one.samples for one in took if one.samples != found.num_samples]
         assert not short, f"{name} gave {short[0]} samples of {found.num_samples}"
-        book.note(found.case, name, SPEED, *(one.count / one.seconds for one in took))
-    loaders = {name: peer.batches(found, scratch / name) for name, peer in PEERS.items() if peer.batches}
-    for name, took in alternate({name: partial(samples_in, one) for name, one in loaders.items()}, chosen.rounds).items():
-        book.note(found.case, name, "loaded/s", *(one.count / one.seconds for one in took))
+        book.note(found.case, name, SPEED, *(one.samples / one.seconds for one in took))
+        book.note(found.case, name, "samples/CPU s", *(one.samples / one.busy for one in took))
+    loaders = {name: peer.batches(Here(found, scratch / name)) for name, peer in PEERS.items() if peer.batches}
+    for name, took in alternate(
+        {name: partial(samples_in, one) for name, one in loaders.items()}, chosen.rounds
+    ).items():
+        book.note(found.case, name, "loaded/s", *(one.samples / one.seconds for one in took))
 
 
 def main() -> None:
@@ -75,6 +78,7 @@ def main() -> None:
             compare(book, found, Path(scratch), chosen)
             batches = f"2 workers, batches of {found.batch_size}"
         book.show(case, SPEED, "wds", title=f"{case} samples, one process")
+        book.show(case, "samples/CPU s", "wds", title=f"{case} samples, one process, by processor time of this process")
         book.show(case, "loaded/s", "wds", title=f"{case} samples, {batches}")
         costs = zip(book.of(case, "convert s").items(), book.of(case, "extra %").values(), strict=True)
         rows = [[name, number(seconds[0]), number(extra[0])] for (name, seconds), extra in costs]

@@ -30,7 +30,6 @@ from __future__ import annotations
 import argparse
 import json
 import pickle
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -40,7 +39,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import equitar
-from equitar.catalog import catalog_of, supplies_of
 from equitar.clock import Position
 from equitar.counting import count_classes
 from equitar.label_presence import LabelRows
@@ -48,10 +46,10 @@ from equitar.line import Supply
 from equitar.order import Order, Prepared
 from equitar.passes import Walk
 from equitar.plan import Plan
-from equitar.presence import Presence
 from equitar.recipe import Debiased, Mixed, Recipe
 from equitar.repeat import RepeatFactor, class_factors, sample_factors
 from equitar.state import check_state, position_in, state_of, walk_in
+from equitar.storage import expand
 from equitar.summary import Summary, write_summary
 from measure import Book, in_own_process, number, print_table
 
@@ -82,7 +80,7 @@ CASES = (
     LARGEST,
     LARGEST._replace(kind="mixed"),
 )
-TINY = (Case(2 * MILLION, 2, 2, "debiased"), Case(2 * MILLION, 2, 2, "mixed"))
+TINY = (Case(2 * MILLION, 2, 2, "mixed"),)
 OBJECTS = {"samples": 1_700_000, "classes": 365}
 FEW_OBJECTS = {"samples": 20_000, "classes": 365}
 
@@ -111,7 +109,7 @@ def draw_summaries(folder: Path, samples: int) -> None:
             label_counts=None,
             class_names=None,
         )
-        write_summary(source, summary)
+        write_summary(source, expand(source), summary)
 
 
 def order_of(sources: list[equitar.Source], case: Case, prepared: Prepared | None) -> Order:
@@ -130,7 +128,7 @@ def order_of(sources: list[equitar.Source], case: Case, prepared: Prepared | Non
 
 
 def peak() -> float:
-    """Return the most memory of this process so far, in MB. (`getrusage` counts what started it, too.)"""
+    """Return the most memory of this process so far, in MB; `getrusage` would count what started it, too."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
@@ -216,7 +214,7 @@ def repeats(size: dict[str, int]) -> dict[str, float]:
     return {**found, "plan s": time.process_time() - begin, "labels MB": labels.nbytes / 1e6}
 
 
-def no_catalog() -> Any:  # noqa: ANN401
+def no_catalog() -> Any:
     """Stand for the catalog of a plan that reads nothing."""
     return None
 
@@ -237,7 +235,11 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.case:
         part, libraries = chosen.case.pop("part"), peak()
-        found = repeats(chosen.case) if part == "repeats" else PARTS[part](Case(*chosen.case["case"]), Path(chosen.case["folder"]))
+        found = (
+            repeats(chosen.case)
+            if part == "repeats"
+            else PARTS[part](Case(*chosen.case["case"]), Path(chosen.case["folder"]))
+        )
         print(json.dumps({**found, "libraries MB": libraries}))
         return
     book, heading, rows = Book(), [], []
@@ -262,4 +264,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

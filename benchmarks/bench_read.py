@@ -97,7 +97,7 @@ def main() -> None:
     for case in SIZES:
         with corpus(case, chosen) as found:
             for name, took in alternate(contenders(found), chosen.rounds).items():
-                book.note(case, name, SPEED, *(one.count / one.seconds for one in took))
+                book.note(case, name, SPEED, *(one.samples / one.seconds for one in took))
         book.show(case, SPEED, "wds", "raw", title=f"{case} samples, one process")
     book.write(chosen.out / "bench_read.csv")
 

@@ -1,15 +1,15 @@
 """How fast do images and tensors come through two workers, stacked into batches of 64?
 
-    jpeg       JPEG files of 256 x 256 pixels, decoded by Pillow, cropped to 224 x 224: uint8 tensors, 9.6 MB a batch
-    floats     random float tensors of 3 x 224 x 224, made in no time: 38.5 MB a batch, so that only the transfer is left
+jpeg       JPEG files of 256 x 256 pixels, decoded by Pillow, cropped to 224 x 224: uint8 tensors, 9.6 MB a batch
+floats     random float tensors of 3 x 224 x 224, made in no time: 38.5 MB a batch, so that only the transfer is left
 
-    wds               webdataset's shuffle and batched (which stacks), in a plain DataLoader with batch_size=None
-    wds default       the same, batched and stacked by the DataLoader itself: torch's default collate
-    equitar pipe      equitar.Loader(slots=0)
-    equitar           equitar.Loader: through reused slots of shared memory, copied out
-    equitar views     the same with views=True
+wds               webdataset's shuffle and batched (which stacks), in a plain DataLoader with batch_size=None
+wds default       the same, batched and stacked by the DataLoader itself: torch's default collate
+equitar pipe      equitar.Loader(slots=0)
+equitar           equitar.Loader: through reused slots of shared memory, copied out
+equitar views     the same with views=True
 
-    python benchmarks/bench_tensors.py [--out FOLDER] [--samples N] [--rounds N] [--tiny]
+python benchmarks/bench_tensors.py [--out FOLDER] [--samples N] [--rounds N] [--tiny]
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def main() -> None:
                 for name, loader in contenders(Path(scratch), stage, batch_size).items()
             }
             for name, took in alternate(runs, chosen.rounds).items():
-                book.note(case, name, SPEED, *(one.count / one.seconds for one in took))
+                book.note(case, name, SPEED, *(one.samples / one.seconds for one in took))
             book.show(case, SPEED, "wds", title=f"{case}, {NUM_WORKERS} workers, batches of {batch_size}")
     book.write(chosen.out / "bench_tensors.csv")
 

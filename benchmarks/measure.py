@@ -93,7 +93,7 @@ class Book:
         """Print a table of the contenders in a case, with the ratios of their medians to those of some of them."""
         found = self.of(case, metric)
         middle = {name: statistics.median(values) for name, values in found.items()}
-        best = max if metric.endswith("/s") else min
+        best = max if "samples/" in metric or metric.endswith("/s") else min
         rows = [
             [
                 name,
@@ -147,7 +147,7 @@ def corpus(case: str, chosen: Setting) -> Iterator[Corpus]:
 class Took(NamedTuple):
     """One run of one contender."""
 
-    count: int
+    samples: int
     seconds: float
     busy: float
 

@@ -10,7 +10,6 @@ import contextlib
 import io
 import itertools
 import sys
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -30,6 +29,13 @@ CHUNK = 64 << 20  # bytes of a chunk or shard of those who write their own, as a
 Sample = dict[str, Any]
 
 
+class Here(NamedTuple):
+    """What a peer is given: the shards, and a folder of its own."""
+
+    corpus: Corpus
+    folder: Path
+
+
 class Peer(NamedTuple):
     """A library.
 
@@ -39,9 +45,9 @@ class Peer(NamedTuple):
         batches: Gives shuffled batches through workers; going through it again is another epoch.
     """
 
-    converts: Callable[[Corpus, Path], None] | None
-    samples: Callable[[Corpus, Path], Callable[[], Iterable[Sample]]]
-    batches: Callable[[Corpus, Path], Iterable[Any]] | None
+    converts: Callable[[Here], None] | None
+    samples: Callable[[Here], Callable[[], Iterable[Sample]]]
+    batches: Callable[[Here], Iterable[Any]] | None
 
 
 def as_it_is(batch: Any) -> Any:
@@ -60,7 +66,7 @@ def read_by_wds(urls: list[str]) -> Iterator[Sample]:
         yield {name: sample[name] for name in ("__key__", *FIELDS)}
 
 
-def _workers(dataset: Any, **more: Any) -> DataLoader[Any]:  # noqa: ANN401  (torch's own arguments)
+def _workers(dataset: Any, **more: Any) -> DataLoader[Any]:
     return DataLoader(dataset, num_workers=NUM_WORKERS, persistent_workers=True, **more)
 
 
@@ -74,39 +80,39 @@ def _wds_pipeline(found: Corpus, read: Any) -> Any:
     )
 
 
-def _wds_samples(found: Corpus, folder: Path) -> Callable[[], Iterable[Sample]]:
-    return lambda: wds.DataPipeline(wds.SimpleShardList(found.urls), wds.tarfile_to_samples())
+def _wds_samples(here: Here) -> Callable[[], Iterable[Sample]]:
+    return lambda: wds.DataPipeline(wds.SimpleShardList(here.corpus.urls), wds.tarfile_to_samples())
 
 
-def _wds_batches(found: Corpus, folder: Path) -> Iterable[Any]:
-    return _workers(_wds_pipeline(found, wds.tarfile_to_samples()), batch_size=None, collate_fn=as_it_is)
+def _wds_batches(here: Here) -> Iterable[Any]:
+    return _workers(_wds_pipeline(here.corpus, wds.tarfile_to_samples()), batch_size=None, collate_fn=as_it_is)
 
 
-def _equitar_samples(found: Corpus, folder: Path, *, copy: bool = True) -> Callable[[], Iterable[Sample]]:
+def _equitar_samples(here: Here, *, copy: bool = True) -> Callable[[], Iterable[Sample]]:
     batches = equitar.exact(
-        found.sources, batch_size=found.batch_size, collate=list, copy=copy, rank=0, world_size=1
+        here.corpus.sources, batch_size=here.corpus.batch_size, collate=list, copy=copy, rank=0, world_size=1
     )
     return lambda: itertools.chain.from_iterable(batches)
 
 
-def _equitar_batches(found: Corpus, folder: Path) -> Iterable[Any]:
-    batches = equitar.debiased(found.sources, batch_size=found.batch_size, rank=0, world_size=1)
+def _equitar_batches(here: Here) -> Iterable[Any]:
+    batches = equitar.debiased(here.corpus.sources, batch_size=here.corpus.batch_size, rank=0, world_size=1)
     return equitar.Loader(batches, num_workers=NUM_WORKERS, persistent_workers=True)
 
 
-def _equitar_index(found: Corpus, folder: Path) -> None:
-    sources = [equitar.Source(one.name, one.urls, sidecars=str(folder)) for one in found.sources]
+def _equitar_index(here: Here) -> None:
+    sources = [equitar.Source(one.name, one.urls, sidecars=str(here.folder)) for one in here.corpus.sources]
     equitar.index(sources, labels="cls", jobs=1, progress=False)
 
 
-def _litdata_write(found: Corpus, folder: Path) -> None:
+def _litdata_write(here: Here) -> None:
     import litdata
 
     with contextlib.redirect_stdout(io.StringIO()):
         litdata.optimize(
             fn=_of_one,
-            inputs=found.urls,
-            output_dir=str(folder),
+            inputs=here.corpus.urls,
+            output_dir=str(here.folder),
             num_workers=1,
             chunk_bytes=CHUNK,
             start_method="fork",  # it sets what it starts by for the whole process
@@ -118,17 +124,17 @@ def _of_one(url: str) -> Iterator[Sample]:
     yield from read_by_wds([url])  # it asks whether this is a generator function
 
 
-def _litdata_samples(found: Corpus, folder: Path) -> Callable[[], Iterable[Sample]]:
+def _litdata_samples(here: Here) -> Callable[[], Iterable[Sample]]:
     import litdata
 
-    dataset: Iterable[Sample] = litdata.StreamingDataset(str(folder), shuffle=False)
+    dataset: Iterable[Sample] = litdata.StreamingDataset(str(here.folder), shuffle=False)
     return lambda: map(_bytes_of_views, dataset)
 
 
-def _litdata_views(found: Corpus, folder: Path) -> Callable[[], Iterable[Sample]]:
+def _litdata_views(here: Here) -> Callable[[], Iterable[Sample]]:
     import litdata
 
-    dataset: Iterable[Sample] = litdata.StreamingDataset(str(folder.with_name("litdata")), shuffle=False)
+    dataset: Iterable[Sample] = litdata.StreamingDataset(str(here.folder.with_name("litdata")), shuffle=False)
     return lambda: dataset
 
 
@@ -137,12 +143,12 @@ def _bytes_of_views(sample: Sample) -> Sample:
     return {"__key__": sample["__key__"], **{name: bytes(sample[name]) for name in FIELDS}}
 
 
-def _litdata_batches(found: Corpus, folder: Path) -> Iterable[Any]:
+def _litdata_batches(here: Here) -> Iterable[Any]:
     import litdata
 
     loader: Iterable[Any] = litdata.StreamingDataLoader(
-        litdata.StreamingDataset(str(folder), shuffle=True),
-        batch_size=found.batch_size,
+        litdata.StreamingDataset(str(here.folder), shuffle=True),
+        batch_size=here.corpus.batch_size,
         num_workers=NUM_WORKERS,
         persistent_workers=True,
         collate_fn=_dict_of_views,
@@ -173,28 +179,28 @@ def _streaming() -> Any:
     return streaming
 
 
-def _mds_write(found: Corpus, folder: Path) -> None:
+def _mds_write(here: Here) -> None:
     columns = {"__key__": "str", **dict.fromkeys(FIELDS, "bytes")}
-    with _streaming().MDSWriter(out=str(folder), columns=columns, size_limit=CHUNK) as writer:
-        for sample in read_by_wds(found.urls):
+    with _streaming().MDSWriter(out=str(here.folder), columns=columns, size_limit=CHUNK) as writer:
+        for sample in read_by_wds(here.corpus.urls):
             writer.write(sample)
 
 
-def _mds(found: Corpus, folder: Path, *, shuffle: bool) -> Any:
-    # It refuses to open one folder twice: the shuffled one goes by another name.
-    local = folder.with_name(f"{folder.name}-{shuffle}")
+def _mds(here: Here, *, shuffle: bool) -> Any:
+    # It refuses to open one here.folder twice: the shuffled one goes by another name.
+    local = here.folder.with_name(f"{here.folder.name}-{shuffle}")
     if not local.exists():
-        local.symlink_to(folder)
-    return _streaming().StreamingDataset(local=str(local), shuffle=shuffle, batch_size=found.batch_size)
+        local.symlink_to(here.folder)
+    return _streaming().StreamingDataset(local=str(local), shuffle=shuffle, batch_size=here.corpus.batch_size)
 
 
-def _mds_samples(found: Corpus, folder: Path) -> Callable[[], Iterable[Sample]]:
-    dataset = _mds(found, folder, shuffle=False)
+def _mds_samples(here: Here) -> Callable[[], Iterable[Sample]]:
+    dataset = _mds(here, shuffle=False)
     return lambda: dataset
 
 
-def _mds_batches(found: Corpus, folder: Path) -> Iterable[Any]:
-    return _workers(_mds(found, folder, shuffle=True), batch_size=found.batch_size, collate_fn=dict_of_lists)
+def _mds_batches(here: Here) -> Iterable[Any]:
+    return _workers(_mds(here, shuffle=True), batch_size=here.corpus.batch_size, collate_fn=dict_of_lists)
 
 
 def _wids(found: Corpus) -> Any:
@@ -210,28 +216,28 @@ def _bytes_of_streams(sample: Sample) -> Sample:
     return {"__key__": sample["__key__"], **{name: sample[f".{name}"].read() for name in FIELDS}}
 
 
-def _wids_samples(found: Corpus, folder: Path) -> Callable[[], Iterable[Sample]]:
-    dataset = _wids(found)
+def _wids_samples(here: Here) -> Callable[[], Iterable[Sample]]:
+    dataset = _wids(here.corpus)
     return lambda: (dataset[at] for at in range(len(dataset)))
 
 
-def _wids_batches(found: Corpus, folder: Path) -> Iterable[Any]:
+def _wids_batches(here: Here) -> Iterable[Any]:
     import wids
 
-    dataset = _wids(found)
+    dataset = _wids(here.corpus)
     sampler = wids.ChunkedSampler(dataset, chunksize=BUFFER, shuffle=True)
-    return _workers(dataset, sampler=sampler, batch_size=found.batch_size, collate_fn=dict_of_lists)
+    return _workers(dataset, sampler=sampler, batch_size=here.corpus.batch_size, collate_fn=dict_of_lists)
 
 
-def _energon_prepare(found: Corpus, folder: Path) -> None:
+def _energon_prepare(here: Here) -> None:
     from megatron.energon.flavors import BaseWebdatasetFactory
 
-    for url in found.urls:
-        (folder / Path(url).name).hardlink_to(url)  # it wants its index beside the shards
-    names = [Path(url).name for url in found.urls]
-    BaseWebdatasetFactory.prepare_dataset(folder, names, split_parts_ratio=[("train", 1.0)], workers=1)
+    for url in here.corpus.urls:
+        (here.folder / Path(url).name).hardlink_to(url)  # it wants its index beside the shards
+    names = [Path(url).name for url in here.corpus.urls]
+    BaseWebdatasetFactory.prepare_dataset(here.folder, names, split_parts_ratio=[("train", 1.0)], workers=1)
     kind = "__module__: megatron.energon\n__class__: CrudeWebdataset\n"
-    (folder / ".nv-meta" / "dataset.yaml").write_text(kind, encoding="utf-8")
+    (here.folder / ".nv-meta" / "dataset.yaml").write_text(kind, encoding="utf-8")
 
 
 def _energon(folder: Path, *, num_workers: int, batch_size: int | None) -> Any:
@@ -256,13 +262,13 @@ def _energon(folder: Path, *, num_workers: int, batch_size: int | None) -> Any:
     return energon.get_loader(dataset)
 
 
-def _energon_samples(found: Corpus, folder: Path) -> Callable[[], Iterable[Sample]]:
-    loader = _energon(folder, num_workers=0, batch_size=None)
+def _energon_samples(here: Here) -> Callable[[], Iterable[Sample]]:
+    loader = _energon(here.folder, num_workers=0, batch_size=None)
     return lambda: loader
 
 
-def _energon_batches(found: Corpus, folder: Path) -> Iterable[Any]:
-    loader: Iterable[Any] = _energon(folder, num_workers=NUM_WORKERS, batch_size=found.batch_size)
+def _energon_batches(here: Here) -> Iterable[Any]:
+    loader: Iterable[Any] = _energon(here.folder, num_workers=NUM_WORKERS, batch_size=here.corpus.batch_size)
     return loader
 
 
@@ -282,12 +288,12 @@ def _spdl_of(urls: Iterable[Any]) -> Iterator[Sample]:
             yield sample
 
 
-def _spdl_samples(found: Corpus, folder: Path) -> Callable[[], Iterable[Sample]]:
-    return lambda: _spdl_of(found.urls)
+def _spdl_samples(here: Here) -> Callable[[], Iterable[Sample]]:
+    return lambda: _spdl_of(here.corpus.urls)
 
 
-def _spdl_batches(found: Corpus, folder: Path) -> Iterable[Any]:
-    return _workers(_wds_pipeline(found, _spdl_of), batch_size=None, collate_fn=as_it_is)
+def _spdl_batches(here: Here) -> Iterable[Any]:
+    return _workers(_wds_pipeline(here.corpus, _spdl_of), batch_size=None, collate_fn=as_it_is)
 
 
 class _Tars(IterableDataset[Sample]):
@@ -302,23 +308,24 @@ class _Tars(IterableDataset[Sample]):
         return read_by_wds(share)
 
 
-def _torchdata_samples(found: Corpus, folder: Path) -> Callable[[], Iterable[Sample]]:
+def _torchdata_samples(here: Here) -> Callable[[], Iterable[Sample]]:
     from torchdata import nodes
 
-    loader: Iterable[Sample] = nodes.Loader(nodes.Prefetcher(nodes.IterableWrapper(_Tars(found.urls)), BUFFER))
+    loader: Iterable[Sample] = nodes.Loader(nodes.Prefetcher(nodes.IterableWrapper(_Tars(here.corpus.urls)), BUFFER))
     return lambda: loader
 
 
-def _torchdata_batches(found: Corpus, folder: Path) -> Iterable[Any]:
+def _torchdata_batches(here: Here) -> Iterable[Any]:
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    return StatefulDataLoader(
-        _Tars(found.urls),
-        batch_size=found.batch_size,
+    loader: Iterable[Any] = StatefulDataLoader(
+        _Tars(here.corpus.urls),
+        batch_size=here.corpus.batch_size,
         num_workers=NUM_WORKERS,
         persistent_workers=True,
         collate_fn=dict_of_lists,
     )
+    return loader
 
 
 PEERS = {

@@ -1,6 +1,6 @@
 """Draw what was measured: one PNG for each CSV in a folder, medians as bars, from the least to the most of all rounds as a line.
 
-    python benchmarks/plots.py [FOLDER]
+python benchmarks/plots.py [FOLDER]
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def draw(found: Figures, path: Path) -> None:
         names = list(dict.fromkeys(name for contenders in cases.values() for name in contenders))
         width = 0.8 / len(names)
         for at, name in enumerate(names):
-            groups = [(group, contenders[name]) for group, contenders in enumerate(cases.values()) if name in contenders]
+            groups = [
+                (group, contenders[name]) for group, contenders in enumerate(cases.values()) if name in contenders
+            ]
             middle = [statistics.median(values) for _, values in groups]
             spread = [
                 [one - min(values) for one, (_, values) in zip(middle, groups, strict=True)],

@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+import measure
+import plots
 from shards import let_webdataset_close
 
 # webdataset leaves its files to the collector
@@ -51,3 +54,63 @@ def test_each_size_is_measured_beside_webdataset(
     assert {row["contender"] for row in rows} >= contenders
     assert {row["case"] for row in rows} == {"4 KB", "60 KB", "1 MB"}
     assert "x wds" in capsys.readouterr().out
+
+
+def test_tensors_come_through_workers_as_from_webdataset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rows = written(monkeypatch, tmp_path, "bench_tensors")
+    assert {(row["case"], row["contender"]) for row in rows} >= {
+        (case, contender) for case in ("jpeg", "floats") for contender in ("wds", "wds default", "equitar views")
+    }
+
+
+def test_few_samples_are_read_before_the_first_batch_and_reading_goes_on_beside_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = written(monkeypatch, tmp_path, "bench_first")
+    value = {(row["contender"], row["metric"]): float(row["value"]) for row in rows}
+    assert 0 < value["debiased", "samples"] < 2 * 8
+    assert value["both", "ms a step"] < value["reading, no read_ahead", "ms a step"]
+
+
+@pytest.mark.parametrize(
+    ("name", "metrics"), [("bench_plan", {"worker s", "resume s", "sums s"}), ("bench_memory", {"Pss last MB"})]
+)
+def test_what_is_measured_in_processes_of_its_own_is_written_down(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, metrics: set[str]
+) -> None:
+    rows = written(monkeypatch, tmp_path, name)
+    assert metrics <= {row["metric"] for row in rows}
+    assert all(float(row["value"]) > 0 for row in rows if row["metric"] in metrics)
+
+
+def test_every_csv_is_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    book = measure.Book()
+    for case, contender in (("4 KB", "wds"), ("4 KB", "equitar"), ("1 MB", "wds")):
+        book.note(case, contender, "samples/s", 1.0, 3.0, 2.0)
+    book.write(tmp_path / "bench_drawn.csv")
+    monkeypatch.setattr(sys, "argv", ["plots.py", str(tmp_path)])
+    plots.main()
+    assert (tmp_path / "bench_drawn.png").read_bytes().startswith(b"\x89PNG")
+    found = plots.read(tmp_path / "bench_drawn.csv")
+    assert found["samples/s"]["4 KB"] == {"wds": [1.0, 3.0, 2.0], "equitar": [1.0, 3.0, 2.0]}
+
+
+def test_rounds_take_turns_and_the_first_is_not_counted() -> None:
+    ran: list[str] = []
+
+    def run(name: str) -> int:
+        ran.append(name)
+        return 7
+
+    runs = {name: partial(run, name) for name in ("a", "b")}
+    found = measure.alternate(runs, 2)
+    assert ran == ["a", "b"] * 3
+    assert {name: [one.samples for one in took] for name, took in found.items()} == {"a": [7, 7], "b": [7, 7]}
+
+
+def test_ratios_are_those_of_medians(capsys: pytest.CaptureFixture[str]) -> None:
+    book = measure.Book()
+    book.note("c", "wds", "samples/s", 100.0, 300.0, 200.0)
+    book.note("c", "equitar", "samples/s", 900.0, 500.0, 600.0)
+    book.show("c", "samples/s", "wds", title="t")
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["equitar", "600", "900", "3.00"]
