@@ -192,7 +192,7 @@ def ledgers_of(sources: Source | Iterable[Source]) -> list[Ledger]:
     ledgers = []
     owner: dict[str, str] = {}
     for source in [sources] if isinstance(sources, Source) else sources:
-        listed = expand(source)
+        listed, mend = expand(source), index_command(source)
         shards = [
             Shard(
                 source=source.name,
@@ -200,7 +200,7 @@ def ledgers_of(sources: Source | Iterable[Source]) -> list[Ledger]:
                 url=url,
                 sidecar=sidecar_url(listed, path, source.sidecars),
                 options=source.storage_options,
-                mend=index_command(source),
+                mend=mend,
                 retries=source.retries,
             )
             for path, url in zip(listed.paths, listed.urls, strict=True)

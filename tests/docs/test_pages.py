@@ -9,7 +9,15 @@ import pytest
 from docs.pages import run_page
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ["choosing.md", "faq.md", "how-it-works.md", "importers.md", "report.md", "sidecar-format.md"]
+PAGES = [
+    "choosing.md",
+    "faq.md",
+    "how-it-works.md",
+    "importers.md",
+    "many-machines.md",
+    "report.md",
+    "sidecar-format.md",
+]
 
 
 @pytest.mark.parametrize("name", [*PAGES, pytest.param("tutorial.md", marks=pytest.mark.distributed)])
