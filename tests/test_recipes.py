@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import equitar
 from pages import EXAMPLES, is_part_of, python_blocks, write_digits
@@ -16,6 +17,7 @@ from pages import EXAMPLES, is_part_of, python_blocks, write_digits
 SCRIPT_OF = {
     "recipes/ddp.md": "ddp_contrastive",
     "recipes/detection.md": "detection",
+    "recipes/lightning.md": "lightning_clip",
     "recipes/open_clip.md": "open_clip_data",  # run by tests/integration/test_open_clip.py
 }
 STEP = re.compile(r"step +(\d+) (\w+) +loss ([\d.]+)")
@@ -84,3 +86,26 @@ def test_rare_classes_come_more_often_by_their_factor_to_a_detector(
     losses = re.search(r"loss ([\d.]+) -> ([\d.]+)", out)
     assert losses is not None
     assert float(losses[2]) < float(losses[1]) / 2
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:lightning", "ignore::FutureWarning:lightning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:(lightning|torchmetrics)")
+def test_a_lightning_run_that_stopped_in_an_epoch_ends_as_one_that_did_not(digits: Path, tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    import lightning_clip
+
+    equitar.index(lightning_clip.sources_in(digits), jobs=1, progress=False)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for folder in (whole, broken):
+        folder.mkdir()
+        for path in digits.iterdir():
+            if path.is_file():
+                (folder / path.name).symlink_to(path)
+    first = lightning_clip.main(whole, epochs=2, steps=5, devices=1)
+    lightning_clip.main(broken, epochs=2, steps=5, devices=1, stop_after=6)  # one step into the second epoch
+    again = lightning_clip.main(broken, epochs=2, steps=5, devices=1)
+    assert [epoch for epoch, _ in first.came] == [0] * 5 + [1] * 5
+    assert len({source for _, source in first.came}) == 2
+    assert again.came == first.came[6:]
+    for one, other in zip(first.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other)
