@@ -89,5 +89,5 @@ if __name__ == "__main__":
     if not any(arguments.folder.glob("*.tar")):
         demo_shards.write_all(arguments.folder)
     equitar.index(sources_in(arguments.folder), jobs=1, progress=False)
-    for epoch, source in main(**vars(arguments)).came:
-        print(f"epoch {epoch} {source}")
+    trained = main(**vars(arguments))
+    print("\n".join(f"rank {trained.global_rank} epoch {epoch} {source}" for epoch, source in trained.came))

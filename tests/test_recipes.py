@@ -46,6 +46,13 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def links_to(shards: Path, folder: Path) -> None:
+    """Make a folder of the same shards, for a run that leaves its checkpoints beside them."""
+    folder.mkdir(exist_ok=True)
+    for path in shards.glob("*.tar*"):
+        (folder / path.name).symlink_to(path)
+
+
 @pytest.mark.parametrize("page", SCRIPT_OF)
 def test_a_page_shows_parts_of_the_script_that_runs(page: str) -> None:
     script = (EXAMPLES / f"{SCRIPT_OF[page]}.py").read_text(encoding="utf-8")
@@ -94,13 +101,10 @@ def test_a_lightning_run_that_stopped_in_an_epoch_ends_as_one_that_did_not(digit
     pytest.importorskip("lightning")
     import lightning_clip
 
-    equitar.index(lightning_clip.sources_in(digits), jobs=1, progress=False)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     for folder in (whole, broken):
-        folder.mkdir()
-        for path in digits.iterdir():
-            if path.is_file():
-                (folder / path.name).symlink_to(path)
+        links_to(digits, folder)
+        equitar.index(lightning_clip.sources_in(folder), jobs=1, progress=False)
     first = lightning_clip.main(whole, epochs=2, steps=5, devices=1)
     lightning_clip.main(broken, epochs=2, steps=5, devices=1, stop_after=6)  # one step into the second epoch
     again = lightning_clip.main(broken, epochs=2, steps=5, devices=1)
@@ -109,3 +113,14 @@ def test_a_lightning_run_that_stopped_in_an_epoch_ends_as_one_that_did_not(digit
     assert again.came == first.came[6:]
     for one, other in zip(first.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.distributed
+def test_lightning_trains_on_two_devices_with_the_same_sources(digits: Path, tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    links_to(digits, tmp_path)
+    out = run("lightning_clip.py", tmp_path, "--devices", 2, "--steps", 6, "--epochs", 1)
+    came = re.findall(r"rank (\d) epoch 0 (\w+)", out)
+    by_rank = [[source for rank, source in came if rank == one] for one in "01"]
+    assert len(by_rank[0]) == 6
+    assert by_rank[0] == by_rank[1]

@@ -142,6 +142,7 @@ class Loader(DataLoader[Any]):
         position = self._position
         plan = self._batches.plan_at(position, self.num_workers)
         if not self._is_compared:
+            self._batches.order.check_rank()
             world_size = self._batches.prepared().world_size
             begin, mend = f"{position}", "call `set_epoch` and `load_state_dict` on all ranks alike"
             compare_over_ranks(begin, world_size, what="place to begin at", mend=mend)

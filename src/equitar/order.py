@@ -93,6 +93,17 @@ class Order:
         known = {} if prepared is None else prepared.catalog.file_digests
         return self if found in (self.summaries, known) else replace(self, summaries=found)
 
+    def check_rank(self) -> None:
+        """Raise PlanError if this process has another rank than when it was asked for: the ranks would wait for each other."""
+        prepared = self.prepared()
+        now = (prepared.rank, prepared.world_size) if self.rank is not None else detect_ranks()
+        if now != (prepared.rank, prepared.world_size):
+            raise PlanError(
+                f"this process is rank {now[0]} of {now[1]} but was rank {prepared.rank} of {prepared.world_size} when these "
+                "batches were first asked for their length or plan, or pickled; do that when the process group is there, or "
+                "give `rank` and `world_size`"
+            )
+
     def plan(self, prepared: Prepared, position: Position, num_workers: int, walk: Walk) -> Plan:
         """Return the plan of the epoch that begins at a position, on a walk along the passes."""
         world_size = position.world_size or prepared.world_size

@@ -6,6 +6,7 @@ the rank is asked for. The answer travels to the workers with the pipeline.
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -67,14 +68,20 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         self.prepared()  # workers must not look for their rank, nor read all sidecars again
         return {**self.__dict__, "_made": None}
 
+    def __copy__(self) -> Batches:
+        # Not by `__getstate__`, which prepares: a launcher may not have made the ranks yet, and a state may name other summaries.
+        result = type(self).__new__(type(self))
+        result.__dict__.update(self.__dict__, _made=None)
+        return result
+
     def prepared(self) -> Prepared:
         """Return what is asked for once: catalog, supplies and rank; see `Order.prepared`."""
         return self.order.prepared()
 
     def copied(self) -> Batches:
         """Return the same batches with a clock of their own, for a Loader."""
-        result = type(self).__new__(type(self))  # not by `copy.copy`, which prepares: a state may name other summaries
-        result.__dict__.update({**self.__dict__, "clock": Clock(), "_made": None})
+        result = copy.copy(self)
+        result.clock = Clock()
         return result
 
     def set_epoch(self, epoch: int) -> None:
@@ -151,6 +158,8 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         """Return an iterator over the epoch of the clock."""
         refuse_resharding()
         topology, position = self.consumer()
+        if not topology.num_workers:
+            self.order.check_rank()
         first_step = position.step + topology.worker
         if self._resumed is not None:
             position, first_step, self._resumed = self._resumed, self._resumed.step, None

@@ -512,6 +512,33 @@ def test_early_stops_leave_no_file_and_no_child(num_workers: int, batches: Batch
     pytest.fail(f"open files and children were {before} and are {after}")
 
 
+# ---- the rank ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Loader", "batches"])
+def test_the_rank_is_asked_for_when_an_epoch_begins_not_when_batches_are_composed_or_put_in_a_loader(
+    kind: str, sources: list[Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = equitar.debiased(sources, batch_size=4).map(dict)
+    loader = equitar.Loader(batches) if kind == "Loader" else batches
+    monkeypatch.setenv("RANK", "1")  # launchers make the ranks later: Lightning in `fit`
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert keys_of_batches(loader) == keys_of_batches(equitar.debiased(sources, batch_size=4, rank=1, world_size=2))
+
+
+@pytest.mark.parametrize("kind", ["Loader", "batches"])
+def test_a_rank_that_was_asked_for_too_early_is_an_error(
+    kind: str, sources: list[Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = equitar.debiased(sources, batch_size=4)
+    len(batches)
+    loader = equitar.Loader(batches) if kind == "Loader" else batches
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(PlanError, match="is rank 1 of 2 but was rank 0 of 1 when these batches were first asked"):
+        next(iter(loader))
+
+
 # ---- webdataset 0.2.86 --------------------------------------------------------------------------------------------------
 
 
