@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 import webdataset as wds
 from torch import Tensor, nn
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import BatchEncoding, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 import equitar
@@ -28,17 +27,18 @@ def prepare(sample: dict[str, Any]) -> dict[str, Any]:
     return {"__key__": sample["__key__"], "pixels": sample["png"], "labels": int(sample["cls"])}
 
 
-def inputs(batch: dict[str, Any]) -> dict[str, Tensor]:
-    """Return what the model takes: `__key__`, `__source__` and the like are for us."""
-    return {"pixels": torch.stack(batch["pixels"]), "labels": torch.tensor(batch["labels"])}
+def for_model(samples: list[dict[str, Any]]) -> BatchEncoding:
+    """Return what the Trainer calls the model with: a dict would get `__source__` and `__step__`, which no model takes."""
+    pixels = torch.stack([one["pixels"] for one in samples])
+    return BatchEncoding({"pixels": pixels, "labels": torch.tensor([one["labels"] for one in samples])})
 
 
-class Model(nn.Module):
-    """A classifier that gives its loss, as models of transformers do."""
+class Classifier(nn.Module):
+    """Returns its loss, as models of transformers do."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
+        self.layers = nn.Sequential(nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Linear(192, 10))
 
     def forward(self, pixels: Tensor, labels: Tensor) -> dict[str, Tensor]:  # noqa: D102
         logits = self.layers(pixels)
@@ -46,29 +46,77 @@ class Model(nn.Module):
 
 
 class PlannedTrainer(Trainer):  # type: ignore[misc]  # transformers may be missing where types are checked
-    """Takes a loader as it is: the batches of this rank, which must not be shared out again."""
+    """Trains on the batches of an `equitar.Loader`, of which each rank has its own."""
 
-    def __init__(self, *, loader: equitar.Loader, **arguments: Any) -> None:
-        super().__init__(**arguments)
+    def __init__(self, *, loader: equitar.Loader, args: TrainingArguments, model: nn.Module) -> None:
+        super().__init__(model, args, callbacks=[SavesLoader(loader)])
         self.loader = loader
 
     def get_train_dataloader(self) -> equitar.Loader:
-        """Return the loader, not prepared by accelerate."""
+        """Return the loader as it is: accelerate would share its batches out again."""
         return self.loader
 
 
 class SavesLoader(TrainerCallback):  # type: ignore[misc]  # as above
-    """Writes where the loader stands into every checkpoint."""
+    """Puts the position of the loader into every checkpoint."""
 
     def __init__(self, loader: equitar.Loader) -> None:
         self.loader = loader
-        self.came: list[tuple[int, str | None, tuple[str, ...]]] = []  # step, source and keys of every batch
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: D102
-        assert self.loader.last is not None
-        self.came.append((self.loader.last.step, self.loader.last.source, self.loader.last.keys))
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: D102
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Write `loader.json`: the same on all ranks."""
         if state.is_world_process_zero:
-            path = Path(args.output_dir, f"checkpoint-{state.global_step}", "loader.json")
-            path.write_text(json.dumps(self.loader.state_dict()), encoding="utf-8")
+            checkpoint = Path(args.output_dir, f"checkpoint-{state.global_step}")
+            (checkpoint / "loader.json").write_text(json.dumps(self.loader.state_dict()), encoding="utf-8")
+
+
+class Prints(TrainerCallback):  # type: ignore[misc]  # as above
+    """Prints what each rank trained on."""
+
+    def __init__(self, loader: equitar.Loader) -> None:
+        self.loader = loader
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Print rank, step, source and keys of the batch."""
+        last = self.loader.last
+        assert last is not None
+        print(f"rank {args.process_index} epoch {last.epoch} step {last.step} {last.source} {' '.join(last.keys)}\n", end="")
+
+
+def main(folder: Path, steps: int, stop_after: int, *, resume: bool) -> None:
+    args = TrainingArguments(
+        output_dir=str(folder / "trainer"),
+        per_device_train_batch_size=GLOBAL_BATCH,  # what its logs count with; the loader makes the batches
+        num_train_epochs=2,
+        max_steps=stop_after,
+        save_steps=2,
+        ignore_data_skip=True,  # the loader itself begins where the checkpoint was made
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    batches = equitar.debiased(
+        sources_in(folder),
+        batch_size=GLOBAL_BATCH // args.world_size,
+        steps=steps,
+        stages=[wds.decode("torchrgb"), wds.map(prepare)],
+        collate=for_model,
+    )
+    loader = equitar.Loader(batches)
+    trainer = PlannedTrainer(loader=loader, args=args, model=Classifier())
+    trainer.add_callback(Prints(loader))
+    checkpoint = get_last_checkpoint(args.output_dir) if resume else None
+    if checkpoint is not None:
+        loader.load_state_dict(json.loads(Path(checkpoint, "loader.json").read_text(encoding="utf-8")))
+    trainer.train(resume_from_checkpoint=checkpoint)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("demo_out/shards"))
+    parser.add_argument("--steps", type=int, default=20, help="steps of an epoch")
+    parser.add_argument("--stop-after", type=int, default=-1, help="stop after so many steps in all")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    arguments = parser.parse_args()
+    equitar.index(sources_in(arguments.folder), jobs=1, progress=False)
+    main(**vars(arguments))

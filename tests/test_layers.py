@@ -46,7 +46,7 @@ LAYERS = (
     (
         "L3 execute",
         (
-            "columns feed emit clock order state pipeline in_turn packing ring tally build "
+            "columns feed emit partners clock order state pipeline in_turn packing ring tally build "
             "lookup stages loader agreement samplers wrapper"
         ),
     ),

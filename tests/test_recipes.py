@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +18,11 @@ from pages import EXAMPLES, is_part_of, python_blocks, write_digits
 SCRIPT_OF = {
     "recipes/ddp.md": "ddp_contrastive",
     "recipes/detection.md": "detection",
+    "recipes/hugging_face.md": "hf_trainer accelerate_loop",
     "recipes/lightning.md": "lightning_clip",
     "recipes/open_clip.md": "open_clip_data",  # run by tests/integration/test_open_clip.py
 }
+BATCH = re.compile(r"^rank (\d) epoch (\d) step (\d+) (\w+) (.*)$", re.MULTILINE)
 STEP = re.compile(r"step +(\d+) (\w+) +loss ([\d.]+)")
 
 
@@ -55,7 +58,7 @@ def links_to(shards: Path, folder: Path) -> None:
 
 @pytest.mark.parametrize("page", SCRIPT_OF)
 def test_a_page_shows_parts_of_the_script_that_runs(page: str) -> None:
-    script = (EXAMPLES / f"{SCRIPT_OF[page]}.py").read_text(encoding="utf-8")
+    script = "\n".join((EXAMPLES / f"{name}.py").read_text(encoding="utf-8") for name in SCRIPT_OF[page].split())
     blocks = python_blocks(page)
     assert len(blocks) >= 2
     for block in blocks:
@@ -124,3 +127,74 @@ def test_lightning_trains_on_two_devices_with_the_same_sources(digits: Path, tmp
     by_rank = [[source for rank, source in came if rank == one] for one in "01"]
     assert len(by_rank[0]) == 6
     assert by_rank[0] == by_rank[1]
+
+
+def of_ranks(folder: Path, world_size: int, **arguments: Any) -> list[tuple[str, ...]]:
+    """Return what `BATCH` must find in the output of a run of two epochs, sorted."""
+    from ddp_contrastive import sources_in
+
+    found = []
+    for rank in range(world_size):
+        batches = equitar.debiased(
+            sources_in(folder), batch_size=32 // world_size, rank=rank, world_size=world_size, **arguments
+        )
+        loader = equitar.Loader(batches)
+        for epoch in range(2):
+            for batch in loader:
+                words = (str(rank), str(epoch), str(batch["__step__"]), batch["__source__"], " ".join(batch["__key__"]))
+                found.append(words)
+    assert {words[3] for words in found} == {"digits", "negatives"}
+    return sorted(found)
+
+
+@pytest.mark.distributed
+def test_the_trainer_of_transformers_gives_each_of_two_ranks_its_own_batches(digits: Path, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    links_to(digits, tmp_path)
+    out = run("hf_trainer.py", tmp_path, "--steps", 5, ranks=2)
+    assert sorted(BATCH.findall(out)) == of_ranks(tmp_path, 2, steps=5)
+
+
+@pytest.mark.filterwarnings("ignore")  # other libraries' business
+def test_the_trainer_of_transformers_resumes_within_an_epoch(
+    digits: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers")
+    import hf_trainer
+
+    links_to(digits, tmp_path)
+    whole = of_ranks(tmp_path, 1, steps=5)
+    hf_trainer.main(tmp_path, 5, 6, resume=False)
+    assert BATCH.findall(capfd.readouterr().out) == whole[:6]
+    hf_trainer.main(tmp_path, 5, -1, resume=True)
+    assert BATCH.findall(capfd.readouterr().out) == whole[6:]
+
+
+@pytest.mark.distributed
+def test_a_loop_by_accelerate_gives_each_of_two_ranks_its_own_batches(digits: Path, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    links_to(digits, tmp_path)
+    expected = of_ranks(tmp_path, 2, steps=6, hold=2)
+    out = run("accelerate_loop.py", tmp_path, "--steps", 6, "--accumulate", 2, ranks=2)
+    assert sorted(BATCH.findall(out)) == [words for words in expected if words[1] == "0"]
+
+
+def test_accelerate_saves_and_loads_where_a_loader_stands(digits: Path, tmp_path: Path) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    from ddp_contrastive import sources_in
+
+    batches = equitar.debiased(sources_in(digits), batch_size=32, steps=5)
+    loader = equitar.Loader(batches)
+    whole = [batch["__key__"] for batch in loader]
+    given = iter(loader)
+    for _ in range(2):
+        next(given)
+    for path, one in ((tmp_path, loader), (None, equitar.Loader(batches))):
+        accelerator = accelerate.Accelerator(cpu=True)
+        accelerator.register_for_checkpointing(one)
+        if path is not None:
+            accelerator.save_state(str(tmp_path / "state"))
+        else:
+            accelerator.load_state(str(tmp_path / "state"))
+            assert (one.state_dict()["epoch"], one.state_dict()["step"]) == (1, 2)
+            assert len(list(one)) == len(whole) - 2

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from equitar.label_presence import LabelPresence, LabelRows
     from equitar.loader import Loader
     from equitar.parquet_export import export
+    from equitar.partners import with_partners
     from equitar.pipeline import Batches
     from equitar.plan_preview import emissions, preview
     from equitar.repeat import RepeatFactor
@@ -99,6 +100,7 @@ _HOME = {
     "stats": "class_stats",
     "summarize": "indexing",
     "tar_samples": "streamed",
+    "with_partners": "partners",
     "write_exclusions": "damage",
 }
 
@@ -153,6 +155,7 @@ __all__ = [
     "stats",
     "summarize",
     "tar_samples",
+    "with_partners",
     "write_exclusions",
 ]
 

@@ -42,6 +42,7 @@ class Purpose(IntEnum):
     SAMPLER_DRAW = 13
     ZEROVL = 14
     WORKER_SEED = 15
+    PARTNERS = 16
 
 
 def fold(*ids: int) -> int:

@@ -1,0 +1,99 @@
+"""Which samples does one go together with? Mosaic, mixup and copy-paste make one sample of several.
+
+Partners come from the batch itself: nothing is read for them, they have the source of the batch where it has one, and no two of
+them are copies of one sample. They lie on a ring, in an order drawn from the keys of the batch:
+
+    ring     c  a  d  b           each sample goes together with the `count` that follow it,
+    of two   a:d,b  b:c,a  ...    so each is a partner `count` times, and all appear equally often
+
+The plan makes a batch a function of (seed, epoch, step), so partners are too: they are equal after resuming, and in any worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from equitar.columns import columns
+from equitar.errors import StageError
+from equitar.mix64 import Int64, Purpose, fold, permutation, text_id
+from equitar.sources import Sample
+
+
+def partners(key: int, length: int, count: int) -> Int64:
+    """Return the places of the partners of each place of a batch, (length, count).
+
+    Args:
+        key: A key from `fold`.
+        length: Samples of the batch.
+        count: Partners of each, in [0, length).
+
+    >>> partners(1, 4, 2).shape, np.bincount(partners(1, 4, 2).ravel()).tolist()
+    ((4, 2), [2, 2, 2, 2])
+    """
+    ring = permutation(key, length)
+    found = np.empty((length, count), np.int64)
+    found[ring] = np.stack([np.roll(ring, -after) for after in range(1, count + 1)], 1) if count else 0
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _WithPartners:
+    count: int
+    combine: Callable[[Sample, list[Sample], np.random.Generator], Any]
+    collate: Callable[[list[Any]], Any]
+    seed: int
+
+    def __call__(self, samples: list[Sample]) -> Any:
+        if self.count >= max(1, len(samples)):
+            raise StageError(f"a batch must have more samples than partners; got {len(samples)} for {self.count} partners")
+        key = fold(self.seed, Purpose.PARTNERS, *(_id_of(sample) for sample in samples))
+        places = partners(key, len(samples), self.count).tolist()
+        return self.collate(
+            [
+                self.combine(sample, [samples[one] for one in row], np.random.default_rng(fold(key, place)))
+                for place, (sample, row) in enumerate(zip(samples, places, strict=True))
+            ]
+        )
+
+
+def with_partners(
+    count: int,
+    combine: Callable[[Sample, list[Sample], np.random.Generator], Any],
+    *,
+    collate: Callable[[list[Any]], Any] = columns,
+    seed: int = 0,
+) -> Callable[[list[Sample]], Any]:
+    """Return a `collate` that combines each sample of a batch with others of it, as mosaic, mixup and copy-paste do.
+
+    Each sample is a partner exactly `count` times, and never of itself. Who goes together, and what the generator draws, is the
+    same after resuming with as many ranks, and for any number of workers; it changes from epoch to epoch as batches do.
+
+    Args:
+        count: Partners of each sample, >= 0, and fewer than the samples of a batch. With 0, `combine` is an augmentation whose
+            draws are the same after resuming.
+        combine: Makes a sample of a sample, its partners and a generator of its own for whatever is drawn. It must not change
+            what it is given: others of the batch go together with it too.
+        collate: Makes a batch of the list of combined samples.
+        seed: Seed of the draws, >= 0.
+
+    Raises:
+        StageError: When a batch comes that is too short, or samples without ``__key__``.
+
+    >>> def named(sample, partners, rng):
+    ...     return {"__key__": sample["__key__"], "with": [one["__key__"] for one in partners]}
+    >>> with_partners(1, named)([{"__key__": "a"}, {"__key__": "b"}])
+    {'__key__': ['a', 'b'], 'with': [['b'], ['a']]}
+    """
+    if count < 0:
+        raise ValueError(f"`count` must be >= 0; got {count}")
+    return _WithPartners(count, combine, collate, seed)
+
+
+def _id_of(sample: Any) -> int:
+    if not isinstance(sample, dict) or "__key__" not in sample:
+        raise StageError(f"samples must have `__key__` to get partners; got {sample!r:.80}; keep it in `stages`")
+    return fold(text_id(sample["__key__"]), sample.get("__copy__", 0))
