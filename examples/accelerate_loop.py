@@ -35,12 +35,16 @@ def main(folder: Path, steps: int, accumulate: int) -> None:
     model, optimizer = accelerator.prepare(model, torch.optim.Adam(model.parameters(), lr=1e-3))
     for batch in loader:
         with accelerator.accumulate(model):
-            pixels, labels = send_to_device((torch.stack(batch["pixels"]), torch.tensor(batch["cls"])), accelerator.device)
+            pixels, labels = send_to_device(
+                (torch.stack(batch["pixels"]), torch.tensor(batch["cls"])), accelerator.device
+            )
             accelerator.backward(nn.functional.cross_entropy(model(pixels), labels))
             optimizer.step()
             optimizer.zero_grad()
         keys = " ".join(batch["__key__"])
-        print(f"rank {accelerator.process_index} epoch 0 step {batch['__step__']} {batch['__source__']} {keys}\n", end="")
+        print(
+            f"rank {accelerator.process_index} epoch 0 step {batch['__step__']} {batch['__source__']} {keys}\n", end=""
+        )
     accelerator.end_training()
 
 

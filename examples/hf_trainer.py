@@ -80,7 +80,10 @@ class Prints(TrainerCallback):  # type: ignore[misc]  # as above
         """Print rank, step, source and keys of the batch."""
         last = self.loader.last
         assert last is not None
-        print(f"rank {args.process_index} epoch {last.epoch} step {last.step} {last.source} {' '.join(last.keys)}\n", end="")
+        print(
+            f"rank {args.process_index} epoch {last.epoch} step {last.step} {last.source} {' '.join(last.keys)}\n",
+            end="",
+        )
 
 
 def main(folder: Path, steps: int, stop_after: int, *, resume: bool) -> None:

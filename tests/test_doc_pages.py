@@ -8,6 +8,7 @@ import pytest
 
 import equitar
 from pages import python_blocks, write_digits
+from shards import let_webdataset_close
 
 
 @pytest.fixture(scope="module")
@@ -29,3 +30,11 @@ def run_page(page: str, names: dict[str, object]) -> None:
 def test_transforms(folder: Path) -> None:
     sources = [equitar.Source(name, f"{folder}/{name}-*.tar") for name in ("digits", "negatives")]
     run_page("transforms.md", {"__name__": "transforms", "sources": sources})
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_migration(folder: Path) -> None:
+    urls, size = f"{folder}/digits-{{000000..000001}}.tar", 446
+    equitar.index(equitar.Source("cc3m", urls), jobs=1, progress=False)
+    run_page("recipes/migration.md", {"__name__": "migration", "urls": urls, "number_of_samples": size})
+    let_webdataset_close()

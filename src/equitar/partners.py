@@ -49,7 +49,9 @@ class _WithPartners:
 
     def __call__(self, samples: list[Sample]) -> Any:
         if self.count >= max(1, len(samples)):
-            raise StageError(f"a batch must have more samples than partners; got {len(samples)} for {self.count} partners")
+            raise StageError(
+                f"a batch must have more samples than partners; got {len(samples)} for {self.count} partners"
+            )
         key = fold(self.seed, Purpose.PARTNERS, *(_id_of(sample) for sample in samples))
         places = partners(key, len(samples), self.count).tolist()
         return self.collate(

@@ -19,7 +19,9 @@ from shards import source_of, write_sources
 Batch = list[tuple[str, list[str], float]]
 
 
-def together(sample: dict[str, Any], others: list[dict[str, Any]], rng: np.random.Generator) -> tuple[str, list[str], float]:
+def together(
+    sample: dict[str, Any], others: list[dict[str, Any]], rng: np.random.Generator
+) -> tuple[str, list[str], float]:
     return sample["__key__"], [one["__key__"] for one in others], rng.random()
 
 
