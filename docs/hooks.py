@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import click
 from click.testing import CliRunner
 from mkdocs.exceptions import PluginError
 
@@ -30,7 +31,7 @@ def on_post_page(output: str, **_: object) -> str:
 
 def _sections() -> Iterator[str]:
     """Yield a section for the program and for each of its commands."""
-    for words in ([], *([name] for name in sorted(main.commands))):
+    for words in ([], *([name] for name in main.list_commands(click.Context(main)))):
         ran = CliRunner().invoke(main, [*words, "--help"], prog_name="equitar", terminal_width=_WIDTH)
         title = " ".join(["equitar", *words])
         yield f"## {title}\n\n```console\n$ {title} --help\n{ran.output}```"
