@@ -90,4 +90,5 @@ if __name__ == "__main__":
         demo_shards.write_all(arguments.folder)
     equitar.index(sources_in(arguments.folder), jobs=1, progress=False)
     trained = main(**vars(arguments))
-    print("\n".join(f"rank {trained.global_rank} epoch {epoch} {source}" for epoch, source in trained.came))
+    lines = [f"rank {trained.global_rank} epoch {epoch} {source}\n" for epoch, source in trained.came]
+    print("".join(lines), end="")  # at once: ranks share the terminal
