@@ -81,6 +81,7 @@ def test_a_page_shows_parts_of_the_script_that_runs(page: str) -> None:
 
 
 @pytest.mark.distributed
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_gathered_loss_on_two_ranks_trains_as_on_one_with_the_same_sources_at_every_step(digits: Path) -> None:
     # The script itself asserts equal sources.
@@ -133,6 +134,7 @@ def test_a_lightning_run_that_stopped_in_an_epoch_ends_as_one_that_did_not(digit
 
 
 @pytest.mark.distributed
+@pytest.mark.slow  # processes that import torch and more
 def test_lightning_trains_on_two_devices_with_the_same_sources(digits: Path, tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     links_to(digits, tmp_path)
@@ -162,6 +164,7 @@ def of_ranks(folder: Path, world_size: int, **arguments: Any) -> list[tuple[str,
 
 
 @pytest.mark.distributed
+@pytest.mark.slow  # processes that import torch and more
 def test_the_trainer_of_transformers_gives_each_of_two_ranks_its_own_batches(digits: Path, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     links_to(digits, tmp_path)
@@ -185,6 +188,7 @@ def test_the_trainer_of_transformers_resumes_within_an_epoch(
 
 
 @pytest.mark.distributed
+@pytest.mark.slow  # processes that import torch and more
 def test_a_loop_by_accelerate_gives_each_of_two_ranks_its_own_batches(digits: Path, tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     links_to(digits, tmp_path)
