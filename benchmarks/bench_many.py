@@ -80,7 +80,7 @@ def executor_of(who: str) -> Iterator[tuple[Executor, Callable[[], int]]]:
     from distributed import Client, LocalCluster
 
     with (
-        LocalCluster(n_workers=JOBS, threads_per_worker=1, dashboard_address=None) as cluster,  # type: ignore[no-untyped-call]
+        LocalCluster(n_workers=JOBS, threads_per_worker=1, dashboard_address=":0") as cluster,  # type: ignore[no-untyped-call]
         Client(cluster) as client,  # type: ignore[no-untyped-call]
     ):
         yield client.get_executor(pure=False), lambda: len(cluster.scheduler.tasks)

@@ -23,7 +23,7 @@ from equitar.errors import WorkerError
 _IN_FLIGHT = 4  # items waiting for each process: enough to keep it busy, few enough to hold
 _ITEMS_A_JOB = 8  # fewer are done sooner than a process starts
 _AT_ONCE = 256  # items that an executor of the caller's is taken to do at once
-_BREAKS = 8  # pools of our own that may break
+_BREAKS = 16  # pools of our own that may break, each with all that were at work
 _LISTED = 5
 
 Item = TypeVar("Item")
@@ -52,7 +52,6 @@ def outcomes(
     while suspects := (yield from _in_pool(task, coming, num_jobs)):
         one_by_one = iter(suspects)
         while killer := (yield from _in_pool(task, one_by_one, -1)):
-            breaks += 1
             yield killer[0], _killed()
         breaks += 1
         if breaks > _BREAKS:
