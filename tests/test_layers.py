@@ -29,7 +29,7 @@ LAYERS = (
         (
             "holes repeat counting label_presence indexed progress weights quota schedule "
             "line shape leap passes window assign laid track step_plan legal plan held "
-            "validation recipe"
+            "validation recipe stopwatch"
         ),
     ),
     (
@@ -55,8 +55,9 @@ LAYERS = (
         (
             "class_stats training plan_preview plots thresholds epoch_report finding "
             "plan_findings class_findings findings report_plots report_page lightning "
-            "parquet_export cli_completion cli_words cli_text cli_batches cli_plan cli_export "
-            "cli_report cli_index_text cli_index cli"
+            "parquet_export bench_result bench_parts bench_plain bench_runs benching "
+            "cli_completion cli_words bench_words cli_text bench_text cli_batches cli_plan cli_export "
+            "cli_report cli_bench cli_index_text cli_index cli"
         ),
     ),
     (

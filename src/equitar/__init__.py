@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from equitar.benching import bench
     from equitar.build import debiased, exact, mixed
     from equitar.catalog import catalog_of
     from equitar.class_stats import stats
@@ -78,6 +79,7 @@ _HOME = {
     "WorkerError": "errors",
     "ZeroVL": "weights",
     "batched_by_source": "stages",
+    "bench": "benching",
     "catalog_of": "catalog",
     "check": "indexing",
     "check_order": "in_turn",
@@ -133,6 +135,7 @@ __all__ = [
     "WorkerError",
     "ZeroVL",
     "batched_by_source",
+    "bench",
     "catalog_of",
     "check",
     "check_order",

@@ -10,6 +10,7 @@ import sys
 
 import click
 
+from equitar.cli_bench import bench_command
 from equitar.cli_completion import completion_command
 from equitar.cli_export import export_command
 from equitar.cli_index import check_command, index_command, summarize_command
@@ -34,6 +35,7 @@ def main() -> None:
       equitar stats lvis=/data/lvis-{000..099}.tar --repeat 1e-3 --plot stats.png
       equitar plan cc3m=/data/cc3m-{000000..000331}.tar --batch-size 256 --world-size 8 --num-workers 4
       equitar report cc3m=/data/cc3m-{000000..000331}.tar --batch-size 256 --world-size 8 -o report.html
+      equitar bench cc3m=/data/cc3m-{000000..000331}.tar --num-workers 4
     """
     if "" not in sys.path:  # `package.module:function` may be a file of the user's, here
         sys.path.insert(0, "")
@@ -47,6 +49,7 @@ for command in (
     stats_command,
     plan_command,
     report_command,
+    bench_command,
     completion_command,
 ):
     main.add_command(command)

@@ -128,6 +128,31 @@ class Order:
         """Return a reader for each source, in the order of the catalog."""
         return [Reader(one, shelf, fields=self.fields, copy=self.copy) for one in prepared.catalog.sidecars]
 
+    def tolerant(self, reader: Reader) -> Reader | TolerantReader:
+        """Return a reader that does what was asked for about damage."""
+        return reader if self.handler is None else TolerantReader(reader, self.handler)
+
+    def emitter(
+        self,
+        plan: Plan,
+        topology: Topology,
+        epoch: int,
+        feeds: Sequence[Feed],
+        shelf: OpenShards,
+        budget: Budget | None,
+    ) -> Emitter:
+        """Return what executes a plan over feeds, one for each source of the plan: those of training, or others to look at it."""
+        return Emitter(
+            plan=plan,
+            epoch=epoch,
+            topology=topology,
+            feeds=feeds,
+            collate=self.collate,
+            one_source=self.one_source,
+            budget=budget,
+            shelf=shelf,
+        )
+
     def emitted(
         self, prepared: Prepared, plan: Plan, topology: Topology, epoch: int, first_step: int
     ) -> Iterator[tuple[Record, Any]]:
@@ -137,7 +162,7 @@ class Order:
         feeds = {
             one.source.name: Feed(
                 one.source.name,
-                reader if self.handler is None else TolerantReader(reader, self.handler),
+                self.tolerant(reader),
                 (*one.source.stages, *self.stages),
                 paths=one.shards.paths,
                 max_substitutes=self.max_substitutes,
@@ -145,16 +170,7 @@ class Order:
             for one, reader in zip(prepared.catalog.sidecars, readers, strict=True)
         }
         budget = Budget(self.read_ahead) if self.read_ahead and any(one.is_far for one in readers) else None
-        emitter = Emitter(
-            plan=plan,
-            epoch=epoch,
-            topology=topology,
-            feeds=[feeds[name] for name in plan.names],
-            collate=self.collate,
-            one_source=self.one_source,
-            budget=budget,
-            shelf=shelf,
-        )
+        emitter = self.emitter(plan, topology, epoch, [feeds[name] for name in plan.names], shelf, budget)
         try:
             yield from emitter.run(first_step)
         finally:

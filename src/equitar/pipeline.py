@@ -196,7 +196,7 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
 
     def _from(self, topology: Topology, position: Position, first_step: int) -> Iterator[tuple[Record, Any]]:
         plan = self.plan_at(position, topology.num_workers)
-        return self._composed(self.order.emitted(self.prepared(), plan, topology, position.epoch, first_step))
+        return self.composed(self.order.emitted(self.prepared(), plan, topology, position.epoch, first_step))
 
     def state_dict(self) -> State:
         """Return where this process stands: after its latest batch. In a worker, the state of this worker alone.
@@ -225,7 +225,7 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         if not topology.num_workers:
             self.clock.position = position
 
-    def _composed(self, batches: Iterator[tuple[Record, Any]]) -> Iterator[tuple[Record, Any]]:
+    def composed(self, batches: Iterator[tuple[Record, Any]]) -> Iterator[tuple[Record, Any]]:
         """Take batches through the composed stages, and their records past them."""
         if not self.pipeline:
             yield from batches

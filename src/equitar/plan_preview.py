@@ -7,14 +7,14 @@ link is another one, a reader that answers from sidecars.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from equitar.catalog import Sidecars
-from equitar.emit import Emitter, Record
+from equitar.emit import Record
 from equitar.feed import Feed
 from equitar.mix64 import Int64
 from equitar.order import Order, Prepared
@@ -189,22 +189,13 @@ def emissions(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Iter
         epoch: Which epoch.
         num_workers: DataLoader workers of each rank.
     """
-    order, prepared = batches.order, batches.prepared()
+    listed, prepared = replace(batches.order, collate=list), batches.prepared()
     plan = batches.plan(epoch, num_workers=num_workers)
     readers = {one.source.name: SidecarReader(one) for one in prepared.catalog.sidecars}
 
     def emitted(topology: Topology) -> Iterator[tuple[Record, list[Sample]]]:
         feeds = [Feed(name, readers[name], (), paths=(), max_substitutes=0) for name in plan.names]
-        emitter = Emitter(
-            plan=plan,
-            epoch=epoch,
-            topology=topology,
-            feeds=feeds,
-            collate=list,
-            one_source=order.one_source,
-            budget=None,
-            shelf=open_shards(),
-        )
+        emitter = listed.emitter(plan, topology, epoch, feeds, open_shards(), None)
         return emitter.run(topology.worker)
 
     streams = [

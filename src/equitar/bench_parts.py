@@ -1,0 +1,243 @@
+"""What takes the time in one process? The batches of a training, executed with a stopwatch around each of its parts.
+
+Nothing in the product knows of it: plan, feed and emitter are those of training, over readers, stages and a collate function that
+switch the stopwatch when they are entered and left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from equitar.catalog import Sidecars
+from equitar.damage import TolerantReader
+from equitar.emit import Record
+from equitar.feed import Feed, ReadsSamples, name_of
+from equitar.order import Order
+from equitar.pipeline import Batches
+from equitar.plan import Plan
+from equitar.reader import Reader, open_shards
+from equitar.sources import Sample, Stage
+from equitar.stopwatch import OWN, REST, Part, Stopwatch
+from equitar.topology import Topology
+
+Wrap = Callable[[Reader | TolerantReader], ReadsSamples]
+
+
+def _as_it_is(reader: Reader | TolerantReader) -> ReadsSamples:
+    return reader
+
+
+@dataclass(slots=True)
+class ShardRead:
+    """What was read of a shard: samples, bytes of their fields, and in how many seconds."""
+
+    samples: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Profile:
+    """What was timed so far.
+
+    Attributes:
+        watch: Seconds of each part.
+        steps: Steps that were executed.
+        samples: Samples that each source gave.
+        shards: What was read of each shard, by source and path; to open it is not counted.
+        parts: All parts that time is charged to, of each source in the order in which a sample meets them.
+    """
+
+    watch: Stopwatch = field(default_factory=lambda: Stopwatch(time.perf_counter))
+    steps: int = 0
+    samples: Counter[str] = field(default_factory=Counter)
+    shards: dict[tuple[str, str], ShardRead] = field(default_factory=dict)
+
+    parts: dict[Part, None] = field(default_factory=dict)
+
+    def bytes_of(self, source: str) -> int:
+        """Return how many bytes were read of a source."""
+        return sum(one.bytes for (name, _), one in self.shards.items() if name == source)
+
+
+def profile_into(
+    profile: Profile,
+    batches: Batches,
+    plan: Plan,
+    epoch: int,
+    *,
+    is_enough: Callable[[Profile], bool],
+    wrap: Wrap = _as_it_is,
+) -> None:
+    """Execute the first steps of an epoch in this process, and add what they took to a profile.
+
+    Args:
+        profile: What is added to.
+        batches: From a builder.
+        plan: Their plan, without workers.
+        epoch: Which epoch it is.
+        is_enough: Asked after each step.
+        wrap: Makes another reader of each reader, below the stopwatch.
+    """
+    order, prepared = batches.order, batches.prepared()
+    watch, shelf = profile.watch, open_shards()
+    readers = order.readers(prepared, shelf)
+    composed = _timed(batches.pipeline, watch, None, "composed")
+    feeds = {
+        sidecars.source.name: _feed(profile, order, sidecars, reader, wrap, composed)
+        for sidecars, reader in zip(prepared.catalog.sidecars, readers, strict=True)
+    }
+    collate = None if order.collate is None else _timed_collate(order.collate, watch)
+    topology = Topology(rank=prepared.rank, world_size=prepared.world_size)
+    chosen = [feeds[name] for name in plan.names]
+    emitter = replace(order, collate=collate).emitter(plan, topology, epoch, chosen, shelf, None)
+    timed = batches.copied()
+    timed.pipeline = list(composed)
+    try:
+        _take(profile, timed.composed(emitter.run(0)), is_enough)
+    finally:
+        for reader in readers:
+            reader.close()
+
+
+def _feed(
+    profile: Profile, order: Order, sidecars: Sidecars, reader: Reader, wrap: Wrap, composed: Sequence[_TimedStage]
+) -> Feed:
+    """Return the feed of a source, with the stopwatch around its parts, which the profile learns of."""
+    source, tolerant = sidecars.source, order.tolerant(reader)
+    stages = _timed((*source.stages, *order.stages), profile.watch, source.name, "stage")
+    ordered = [
+        *(Part(source.name, kind) for kind in ("open", "read")),
+        *(stage.part for stage in stages),
+        Part(source.name, "collate"),
+        *(stage.part._replace(source=source.name) for stage in composed),
+        Part(source.name, "rest"),
+    ]
+    profile.parts |= dict.fromkeys(ordered)
+    opened = None if tolerant is not reader else reader.open  # damage is for the tolerant one to find
+    return Feed(
+        source.name,
+        _TimedReader(wrap(tolerant), opened, sidecars, profile),
+        stages if stages or tolerant is reader else [iter],  # through a stage, as only what takes that way may be lost
+        paths=sidecars.shards.paths,
+        max_substitutes=order.max_substitutes,
+    )
+
+
+def _take(profile: Profile, emitted: Iterator[tuple[Record, Any]], is_enough: Callable[[Profile], bool]) -> None:
+    watch = profile.watch
+    watch.switch(REST)
+    for record, _ in emitted:
+        watch.switch(OWN)
+        counts = dict(record.counts)
+        watch.settle(counts)
+        profile.samples.update(counts)
+        profile.steps += 1
+        if is_enough(profile):
+            break
+        watch.switch(REST)
+    watch.switch(OWN)
+
+
+class _TimedReader:
+    """Reads by a reader, and notes how long that takes for each shard."""
+
+    def __init__(
+        self, reader: ReadsSamples, opened: Callable[[int], object] | None, sidecars: Sidecars, profile: Profile
+    ) -> None:
+        self._reader, self._opened, self._profile = reader, opened, profile
+        self._source, self._paths = sidecars.source.name, sidecars.shards.paths
+        self._seen: set[int] = set()
+
+    def read(self, shard: int, row: int) -> Sample:
+        """Return one sample; see `ReadsSamples`."""
+        watch, profile = self._profile.watch, self._profile
+        before = watch.switch(Part(self._source, "open"))
+        try:
+            if shard not in self._seen and self._opened is not None:
+                self._opened(shard)
+            self._seen.add(shard)
+            watch.switch(Part(self._source, "read"))
+            begin = watch.since
+            sample = self._reader.read(shard, row)
+            watch.switch(OWN)
+            one = profile.shards.setdefault((self._source, self._paths[shard]), ShardRead())
+            one.samples += 1
+            one.bytes += sum(len(value) for name, value in sample.items() if not name.startswith("__"))
+            one.seconds += watch.since - begin
+            return sample
+        finally:
+            watch.switch(before)
+
+
+def _timed(stages: Iterable[Stage], watch: Stopwatch, source: str | None, kind: str) -> list[_TimedStage]:
+    """Return stages that charge what they take themselves, and not what is before them, each to a part of its own."""
+    seen: Counter[str] = Counter()
+    result: list[_TimedStage] = []
+    for stage in stages:
+        label = label_of(stage)
+        seen[label] += 1
+        name = label if seen[label] == 1 else f"{label} {seen[label]}"
+        result.append(_TimedStage(stage, Part(source, kind, name), watch))
+    return result
+
+
+def label_of(stage: Stage) -> str:
+    """Return what a stage is called in a table: with the function that it applies, if it has one.
+
+    >>> import webdataset as wds
+    >>> label_of(wds.map(len)), label_of(wds.decode("pil"))
+    ('map(len)', 'decode')
+    """
+    args: Sequence[Any] = getattr(stage, "args", ())
+    function = getattr(args[0], "__name__", None) if args and callable(args[0]) else None
+    return name_of(stage) if function is None else f"{name_of(stage)}({function})"
+
+
+class _TimedStage:
+    """A stage that switches the stopwatch when it is asked for a sample, and back when it asks for one itself."""
+
+    def __init__(self, stage: Stage, part: Part, watch: Stopwatch) -> None:
+        self._stage, self.part, self._watch = stage, part, watch
+        self._rest = REST._replace(source=part.source)
+        self.__name__ = name_of(stage)  # what errors call it
+
+    def __call__(self, samples: Iterable[Any]) -> Iterator[Any]:
+        run = getattr(self._stage, "run", self._stage)
+        stream = self._timed(self.part, lambda: iter(run(self._upstream(iter(samples)))))
+        while True:
+            try:
+                sample = self._timed(self.part, lambda: next(stream))
+            except StopIteration:
+                return
+            yield sample
+
+    def _upstream(self, samples: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            try:
+                sample = self._timed(self._rest, lambda: next(samples))
+            except StopIteration:
+                return
+            yield sample
+
+    def _timed(self, part: Part, function: Callable[[], Any]) -> Any:
+        before = self._watch.switch(part)
+        try:
+            return function()
+        finally:
+            self._watch.switch(before)
+
+
+def _timed_collate(collate: Callable[[list[Any]], Any], watch: Stopwatch) -> Callable[[list[Any]], Any]:
+    def timed(samples: list[Any]) -> Any:
+        before = watch.switch(Part(None, "collate"))
+        try:
+            return collate(samples)
+        finally:
+            watch.switch(before)
+
+    return timed

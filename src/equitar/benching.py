@@ -1,0 +1,203 @@
+"""How fast are a user's own shards, and where does the time go? All contenders run in turn, in one run, several times.
+
+First the batches are executed once with a stopwatch, as far as there is time for: that says how many steps everybody runs. In the
+first round the page cache is emptied of the shards before each run, so it shows the disk; in the others they are in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tarfile
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tqdm import tqdm
+
+from equitar.bench_parts import Profile, profile_into
+from equitar.bench_result import Bench, Group, PartTime, ShardTime, SourceTime, Speed
+from equitar.bench_runs import Contender, Waiting, Workload
+from equitar.columns import columns
+from equitar.errors import PlanError
+from equitar.pipeline import Batches
+from equitar.reader import open_shards
+from equitar.shape import check_integer
+
+_MOST_ROUNDS = 7  # after the first one
+_RUNS = 30  # about how many runs the time is shared by
+_PLAIN_FAILS = (OSError, ValueError, RuntimeError, tarfile.TarError)  # what webdataset raises at what it cannot read
+
+
+def bench(
+    batches: Batches,
+    *,
+    samples: int = 2000,
+    num_workers: int = 2,
+    epoch: int = 0,
+    seconds: float = 20.0,
+    progress: bool = True,
+) -> Bench:
+    """Return how fast batches come beside plain webdataset over the same shards, and where the time goes.
+
+    Args:
+        batches: From `debiased`, `mixed` or `exact`; their stages are applied in both.
+        samples: Samples of each run, >= 1; fewer where they are slow.
+        num_workers: DataLoader workers; 0 measures in this process only.
+        epoch: Whose first steps to take.
+        seconds: About how long it may take, > 0.
+        progress: Whether to show a bar on a terminal.
+
+    Raises:
+        PlanError: If the promises of a plan cannot be kept.
+        SourceError, SidecarError: If shards or sidecars are not as they must be.
+        StageError: If a stage is not one for a single sample.
+    """
+    for name, number, lowest in (("samples", samples, 1), ("num_workers", num_workers, 0), ("epoch", epoch, 0)):
+        check_integer(name, number, lowest)
+    if not seconds > 0:
+        raise PlanError(f"`seconds` must be > 0; got {seconds}")
+    begin = time.perf_counter()
+    with tqdm(unit="run", disable=None if progress else True) as bar:
+        bar.set_description("first steps")
+        plan = batches.plan(epoch, num_workers=0)
+        steps = _steps(batches, samples, plan.num_steps)
+        Workload(batches, plan, steps, epoch=epoch, num_workers=num_workers).forget_pages()
+        first, least = Profile(), min(steps, max(1, num_workers))
+        until = time.perf_counter() + seconds / _RUNS
+        profile_into(
+            first,
+            batches,
+            plan,
+            epoch,
+            is_enough=lambda one: one.steps >= (steps if time.perf_counter() < until else least),
+        )
+        race = _Race(Workload(batches, plan, first.steps, epoch=epoch, num_workers=num_workers), bar)
+        race.round(cold=True)
+        warm, rounds, each = Profile(), 0, 0.0
+        while rounds < _MOST_ROUNDS and (not rounds or time.perf_counter() - begin + each <= seconds):
+            started = time.perf_counter()
+            race.round(cold=False)
+            rounds += 1
+            profile_into(warm, batches, plan, epoch, is_enough=_reached(rounds * first.steps))
+            each = time.perf_counter() - started
+    return _told(batches, num_workers, first, warm, race)
+
+
+def _steps(batches: Batches, samples: int, most: int) -> int:
+    each = batches.order.batch_size if batches.order.collate is not None else 1
+    return min(most, -(-samples // each))
+
+
+def _reached(steps: int) -> Callable[[Profile], bool]:
+    return lambda one: one.steps >= steps
+
+
+class _Race:
+    """All contenders, and what came of their runs."""
+
+    def __init__(self, work: Workload, bar: tqdm[Any]) -> None:
+        self.work, self._bar = work, bar
+        self.contenders = work.contenders()
+        self.runs: dict[tuple[Group, str], list[tuple[Mapping[str, int], float]]] = {}
+        self.refused: str | None = None
+
+    def round(self, *, cold: bool) -> None:
+        """Let each contender run once."""
+        for one in self.contenders:
+            self._bar.set_description(f"{one.group}: {one.name}")
+            if cold:
+                self.work.forget_pages()
+            begin = time.perf_counter()
+            counts = self._counts(one)
+            if counts is not None:
+                self.runs.setdefault((one.group, one.name), []).append((counts, time.perf_counter() - begin))
+            self._bar.update()
+        if cold:
+            self.work.waiting = Waiting()  # workers started in this round
+
+    def _counts(self, one: Contender) -> Mapping[str, int] | None:
+        if not one.is_plain:
+            return one.run()
+        if self.refused is not None:
+            return None
+        try:
+            return one.run()
+        except _PLAIN_FAILS as error:  # ours has run already: it is webdataset that cannot read these shards
+            self.refused = f"{type(error).__name__}: {error}".splitlines()[0]
+            return None
+
+
+def _told(batches: Batches, num_workers: int, first: Profile, warm: Profile, race: _Race) -> Bench:
+    order, prepared = batches.order, batches.prepared()
+    names = [one.name for one in prepared.catalog.sources]
+    mean = {name: warm.bytes_of(name) / max(1, warm.samples[name]) for name in names}
+    waiting = race.work.waiting
+    shards = [
+        ShardTime(source=source, path=path, samples=one.samples, bytes=one.bytes, seconds=one.seconds)
+        for (source, path), one in first.shards.items()
+    ]
+    staged = any((*one.stages, *order.stages) for one in prepared.catalog.sources)
+    readers = order.readers(prepared, open_shards())
+    return Bench(
+        samples=first.samples.total(),
+        batch_size=1 if order.collate is None else order.batch_size,
+        num_workers=num_workers,
+        cores=os.cpu_count() or 1,
+        speeds=_speeds(race, mean),
+        sources=tuple(
+            _source(name, first, warm, waiting if num_workers else None) for name in names if first.samples[name]
+        ),
+        shards=tuple(sorted(shards, key=lambda one: one.seconds / one.samples, reverse=True)),
+        busy=waiting.busy / waiting.seconds if num_workers else None,
+        receiving=waiting.busy / waiting.counts.total() if num_workers else None,
+        is_far=any(one.is_far for one in readers),
+        in_blocks=not staged and order.handler is None and order.collate is columns,
+        missed=tuple(name for name in names if not first.samples[name]),
+        refused=race.refused,
+    )
+
+
+def _speeds(race: _Race, mean: Mapping[str, float]) -> tuple[Speed, ...]:
+    found: list[Speed] = []
+    plain: dict[Group, float] = {}
+    for one in race.contenders:
+        runs = race.runs.get((one.group, one.name), [])
+        rounds = tuple(sum(counts.values()) / seconds for counts, seconds in runs[1:])
+        if not rounds or not all(rounds):
+            continue
+        median = statistics.median(rounds)
+        if one.is_plain:
+            plain[one.group] = median
+        counts, seconds = runs[0]
+        total = sum(counts.values())
+        found.append(
+            Speed(
+                group=one.group,
+                name=one.name,
+                rounds=rounds,
+                first=None if one.group == "workers" else total / seconds,
+                bytes=sum(mean[name] * count for name, count in counts.items()) / total,
+                ratio=median / plain[one.group] if one.group in plain else None,
+            )
+        )
+    return tuple(found)
+
+
+def _source(name: str, first: Profile, warm: Profile, waiting: Waiting | None) -> SourceTime:
+    parts = [part for part in warm.parts if part.source == name]
+    return SourceTime(
+        name=name,
+        samples=first.samples[name],
+        bytes=first.bytes_of(name),
+        parts=tuple(
+            PartTime(
+                kind=part.kind,
+                name=part.name,
+                seconds=warm.watch.seconds.get(part, 0.0) / warm.samples[name],
+                first=first.watch.seconds.get(part, 0.0) / first.samples[name],
+            )
+            for part in parts
+        ),
+        waited=None if waiting is None else waiting.waited.get(name, 0.0) / max(1, waiting.counts[name]),
+    )
