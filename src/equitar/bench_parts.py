@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from equitar.catalog import Sidecars
-from equitar.damage import TolerantReader
 from equitar.emit import Record
 from equitar.feed import Feed, ReadsSamples, name_of
 from equitar.order import Order
@@ -23,12 +22,6 @@ from equitar.reader import Reader, open_shards
 from equitar.sources import Sample, Stage
 from equitar.stopwatch import OWN, REST, Part, Stopwatch
 from equitar.topology import Topology
-
-Wrap = Callable[[Reader | TolerantReader], ReadsSamples]
-
-
-def _as_it_is(reader: Reader | TolerantReader) -> ReadsSamples:
-    return reader
 
 
 @dataclass(slots=True)
@@ -71,7 +64,6 @@ def profile_into(
     epoch: int,
     *,
     is_enough: Callable[[Profile], bool],
-    wrap: Wrap = _as_it_is,
 ) -> None:
     """Execute the first steps of an epoch in this process, and add what they took to a profile.
 
@@ -81,14 +73,13 @@ def profile_into(
         plan: Their plan, without workers.
         epoch: Which epoch it is.
         is_enough: Asked after each step.
-        wrap: Makes another reader of each reader, below the stopwatch.
     """
     order, prepared = batches.order, batches.prepared()
     watch, shelf = profile.watch, open_shards()
     readers = order.readers(prepared, shelf)
     composed = _timed(batches.pipeline, watch, None, "composed")
     feeds = {
-        sidecars.source.name: _feed(profile, order, sidecars, reader, wrap, composed)
+        sidecars.source.name: _feed(profile, order, sidecars, reader, composed)
         for sidecars, reader in zip(prepared.catalog.sidecars, readers, strict=True)
     }
     collate = None if order.collate is None else _timed_collate(order.collate, watch)
@@ -104,9 +95,7 @@ def profile_into(
             reader.close()
 
 
-def _feed(
-    profile: Profile, order: Order, sidecars: Sidecars, reader: Reader, wrap: Wrap, composed: Sequence[_TimedStage]
-) -> Feed:
+def _feed(profile: Profile, order: Order, sidecars: Sidecars, reader: Reader, composed: Sequence[_TimedStage]) -> Feed:
     """Return the feed of a source, with the stopwatch around its parts, which the profile learns of."""
     source, tolerant = sidecars.source, order.tolerant(reader)
     stages = _timed((*source.stages, *order.stages), profile.watch, source.name, "stage")
@@ -121,7 +110,7 @@ def _feed(
     opened = None if tolerant is not reader else reader.open  # damage is for the tolerant one to find
     return Feed(
         source.name,
-        _TimedReader(wrap(tolerant), opened, sidecars, profile),
+        _TimedReader(tolerant, opened, sidecars, profile),
         stages if stages or tolerant is reader else [iter],  # through a stage, as only what takes that way may be lost
         paths=sidecars.shards.paths,
         max_substitutes=order.max_substitutes,

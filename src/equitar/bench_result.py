@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Group: TypeAlias = Literal["read", "batches", "workers"]
+KINDS = ("open", "read", "stage", "collate", "composed", "rest")  # of parts, as a sample meets them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +17,7 @@ class Speed:
     Attributes:
         group: What it is compared within: "read", "batches" in one process, or through "workers".
         name: Who it is.
+        is_plain: Whether it is webdataset.
         rounds: Samples per second in each round, with the shards in the page cache if they are here.
         first: The same in the first round, when they were not; None with workers, which start in it.
         bytes: Mean bytes of a sample.
@@ -24,6 +26,7 @@ class Speed:
 
     group: Group
     name: str
+    is_plain: bool
     rounds: tuple[float, ...]
     first: float | None
     bytes: float

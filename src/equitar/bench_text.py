@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from equitar.bench_result import Bench, Group, PartTime, ShardTime, SourceTime, Speed
+from equitar.bench_result import KINDS, Bench, Group, PartTime, ShardTime, SourceTime, Speed
 from equitar.bench_words import conclusions
 from equitar.cli_words import table
 
@@ -25,7 +25,11 @@ def bench_json(found: Bench) -> dict[str, Any]:
 def bench_text(found: Bench) -> str:
     """Return a benchmark as tables, and in words."""
     rounds = len(found.speeds[0].rounds) if found.speeds else 0
-    head = f"{found.samples:,} samples, {rounds} rounds" + (", in turn" if rounds > 1 else "")
+    head = (
+        f"{found.samples:,} samples each, {rounds} rounds in turn"
+        if rounds > 1
+        else f"{found.samples:,} samples each, once"
+    )
     return "\n\n".join([head, _speeds(found), _sources(found), _shards(found.shards), "\n".join(conclusions(found))])
 
 
@@ -71,10 +75,11 @@ def _label(part: PartTime) -> str:
 
 
 def _sources(found: Bench) -> str:
-    # From the last one on, as sources have stages of their own before those that they share.
-    parts = list(dict.fromkeys((part.kind, _label(part)) for one in found.sources for part in reversed(one.parts)))[
+    labels = ((part.kind, _label(part)) for one in found.sources for part in reversed(one.parts))
+    parts = list(dict.fromkeys(labels))[
         ::-1
-    ]
+    ]  # from the last on: a source's own stages come before those that all share
+    parts.sort(key=lambda part: KINDS.index(part[0]))
     with_first = any(_is_slower_first(part) for one in found.sources for part in one.parts)
     rows = [
         ["ms a sample", "samples", "MB", *(["read first"] if with_first else []), *(label for _, label in parts), "all"]

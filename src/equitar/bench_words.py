@@ -7,10 +7,12 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
-from equitar.bench_result import Bench, PartTime, ShardTime, SourceTime, Speed
+from equitar.bench_result import Bench, Group, PartTime, ShardTime, SourceTime, Speed
 
 _LITTLE = 0.05  # a share of the time that does not matter
 _BUSY = 0.7  # a share of the time in which the main process computes, from which on more workers do not help
+_FASTER = 1.1  # times as fast: less may be noise
+_MUCH_TO_RECEIVE = 0.2  # of the time that making a sample takes
 _SLOW = 3.0  # times as long as others
 _NOTICEABLE = 0.0005  # seconds for a sample, below which a difference is noise, or no harm
 
@@ -59,15 +61,17 @@ def _of_parts(sources: Sequence[SourceTime]) -> str:
 
 
 def _of_workers(found: Bench, busy: float, receiving: float) -> str:
-    one, many = fastest(found, "batches"), fastest(found, "workers")
+    one, many = ours_in(found, "batches"), ours_in(found, "workers")
     workers = f"{found.num_workers} workers"
     if one is None or many is None:
         return f"With {workers} the main process waits {_percent(1 - busy)} of the time."
-    if one.median > many.median:
-        return (
-            f"One process alone is {one.median / many.median:.1f} times as fast as {workers}: to pass batches on costs more than "
-            "to make them; workers help only while the training loop itself computes."
-        )
+    if one.median > _FASTER * many.median:
+        said = f"One process alone is {one.median / many.median:.1f} times as fast as {workers}"
+        if receiving * one.median >= _MUCH_TO_RECEIVE:
+            return (
+                f"{said}: passing batches on is what costs; workers help only while the training loop itself computes."
+            )
+        return f"{said}, although a batch is quickly received: they do not get the cores they need (here are {found.cores})."
     if busy >= _BUSY:
         return (
             f"The way from the workers is the limit: the main process spends {_percent(busy)} of the time on receiving; more "
@@ -134,17 +138,17 @@ def _of_shards(shards: Sequence[ShardTime]) -> list[str]:
 
 def _of_gain(found: Bench) -> list[str]:
     """Return how fast it is beside webdataset, as it would be trained with."""
-    best = fastest(found, "workers") or fastest(found, "batches")
-    if best is None or best.ratio is None:
+    ours = ours_in(found, "workers") or ours_in(found, "batches")
+    if ours is None or ours.ratio is None:
         return []
-    where = f"through {found.num_workers} workers" if best.group == "workers" else "in one process"
-    return [f"Beside plain webdataset with the same stages: {best.ratio:.2g} times as many samples a second {where}."]
+    where = f"through {found.num_workers} workers" if ours.group == "workers" else "in one process"
+    return [f"Beside plain webdataset with the same stages: {ours.ratio:.2g} times as many samples a second {where}."]
 
 
-def fastest(found: Bench, group: str) -> Speed | None:
-    """Return the fastest of ours in a group, None if none ran."""
-    ours = [one for one in found.speeds if one.group == group and one.name != "webdataset"]
-    return max(ours, key=lambda one: one.median, default=None)
+def ours_in(found: Bench, group: Group) -> Speed | None:
+    """Return the speed of ours in a group, of the Loader as it is by default; None if it did not run."""
+    ours = [one for one in found.speeds if one.group == group and not one.is_plain]
+    return ours[-1] if ours else None
 
 
 def _ms(seconds: float) -> str:

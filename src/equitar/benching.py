@@ -25,7 +25,7 @@ from equitar.reader import open_shards
 from equitar.shape import check_integer
 
 _MOST_ROUNDS = 7  # after the first one
-_RUNS = 30  # about how many runs the time is shared by
+_RUNS = 12  # about how many runs the time is shared by
 _PLAIN_FAILS = (OSError, ValueError, RuntimeError, tarfile.TarError)  # what webdataset raises at what it cannot read
 
 
@@ -63,7 +63,7 @@ def bench(
         plan = batches.plan(epoch, num_workers=0)
         steps = _steps(batches, samples, plan.num_steps)
         Workload(batches, plan, steps, epoch=epoch, num_workers=num_workers).forget_pages()
-        first, least = Profile(), min(steps, max(1, num_workers))
+        first, least = Profile(), min(steps, max(2, num_workers))
         until = time.perf_counter() + seconds / _RUNS
         profile_into(
             first,
@@ -175,6 +175,7 @@ def _speeds(race: _Race, mean: Mapping[str, float]) -> tuple[Speed, ...]:
             Speed(
                 group=one.group,
                 name=one.name,
+                is_plain=one.is_plain,
                 rounds=rounds,
                 first=None if one.group == "workers" else total / seconds,
                 bytes=sum(mean[name] * count for name, count in counts.items()) / total,
