@@ -66,12 +66,7 @@ def _of_workers(found: Bench, busy: float, receiving: float) -> str:
     if one is None or many is None:
         return f"With {workers} the main process waits {_percent(1 - busy)} of the time."
     if one.median > _FASTER * many.median:
-        said = f"One process alone is {one.median / many.median:.1f} times as fast as {workers}"
-        if receiving * one.median >= _MUCH_TO_RECEIVE:
-            return (
-                f"{said}: passing batches on is what costs; workers help only while the training loop itself computes."
-            )
-        return f"{said}, although a batch is quickly received: they do not get the cores they need (here are {found.cores})."
+        return _of_one_process(found, one.median / many.median, receiving * one.median)
     if busy >= _BUSY:
         return (
             f"The way from the workers is the limit: the main process spends {_percent(busy)} of the time on receiving; more "
@@ -83,8 +78,18 @@ def _of_workers(found: Bench, busy: float, receiving: float) -> str:
     if useful <= found.num_workers:
         return f"{said}, and receives about as fast as they send; more hardly help."
     if found.cores <= found.num_workers:
-        return f"{said}; more help, up to about {useful}, if they have cores: here are {found.cores}."
+        return f"{said}; more help, up to about {useful}, where there are more cores than the {found.cores} here."
     return f"{said}; more help, up to about {min(useful, found.cores)}."
+
+
+def _of_one_process(found: Bench, times: float, share: float) -> str:
+    """Return why one process may be faster than workers; the share is that of receiving a sample in making one."""
+    said = f"One process alone is {times:.1f} times as fast as {found.num_workers} workers"
+    if share >= _MUCH_TO_RECEIVE:
+        return f"{said}: passing batches on is what costs; workers help only while the training loop itself computes."
+    return (
+        f"{said}, although a batch is quickly received: they do not get the cores they need (here are {found.cores})."
+    )
 
 
 def _of_disk(found: Bench) -> list[str]:

@@ -41,7 +41,8 @@ def bench_command(
 
     Both read the same shards in turn, in one run: reading, batches in one process, and batches through workers. Then what a
     sample of each source costs in each part, the slowest shards, and what follows. SOURCE may be one package.module:name: a
-    training's own pipeline, or a function that returns it; its stages are applied in both.
+    training's own pipeline, or a function that returns it; its stages are applied in both. Other SOURCEs come in batches of 64
+    unless --batch-size says otherwise. The page cache is emptied of the shards that are read, for the first time of each.
 
     \b
       equitar bench cc3m=/data/cc3m-{000000..000331}.tar
