@@ -130,30 +130,6 @@ def _all(num_workers: int) -> tuple[Callable[[Any], Any], ...]:
     )
 
 
-def _all(num_workers: int) -> tuple[Callable[[Any], Any], ...]:
-    """Return all options of a plan; so many workers unless it is said how many."""
-    return (
-        _option("--batch-size", "B", _POSITIVE, "Samples per rank and step."),
-        _WORLD,
-        _option("--num-workers", "W", _FROM_ZERO, "DataLoader workers of each rank.", default=num_workers),
-        _option("--seed", "S", _FROM_ZERO, "Seed of every order (default: 0, or that of a training)."),
-        _option("--epoch", "E", _FROM_ZERO, "Which epoch.", default=0),
-        _REPEAT,
-        _CAP,
-        _option("--steps", "N", _POSITIVE, "Steps of an epoch (default: one pass in all)."),
-        _option("--weights", "a=0.7,b=0.3", str, "Share of the steps of each source."),
-        _option("--temperature", "T", float, "Shares by size ** (1 / T)."),
-        click.option(
-            "--mixed",
-            is_flag=True,
-            expose_value=False,
-            callback=_remember,
-            help="Batches of all sources by share, not of one each.",
-        ),
-        _option("--shuffle", "N", _FROM_ZERO, "Samples that each rank shuffles together."),
-    )
-
-
 def plan_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command all options of a plan."""
     return _with(_all(0), command)

@@ -100,7 +100,9 @@ def test_where_the_main_process_waits_workers_help_up_to_what_it_can_receive() -
 
 def test_workers_are_bounded_by_cores() -> None:
     assert "more help, up to about 4." in said(bench(busy=0.1, receiving=0.0002, cores=4))
-    assert "up to about 5, where there are more cores than the 2 here" in said(bench(busy=0.1, receiving=0.0002, cores=2))
+    assert "up to about 5, where there are more cores than the 2 here" in said(
+        bench(busy=0.1, receiving=0.0002, cores=2)
+    )
 
 
 def test_where_the_main_process_is_busy_more_workers_do_not_help() -> None:
