@@ -25,7 +25,7 @@ from equitar.reader import open_shards
 from equitar.shape import check_integer
 
 _MOST_ROUNDS = 7  # after the first one
-_RUNS = 20  # about how many runs the time is shared by
+_RUNS = 24  # about how many runs the time is shared by
 _PLAIN_FAILS = (OSError, ValueError, RuntimeError, tarfile.TarError)  # what webdataset raises at what it cannot read
 
 
