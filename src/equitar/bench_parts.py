@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from equitar.bench_result import ShardTime
 from equitar.catalog import Sidecars
 from equitar.emit import Record
 from equitar.feed import Feed, ReadsSamples, name_of
@@ -55,6 +56,14 @@ class Profile:
     def bytes_of(self, source: str) -> int:
         """Return how many bytes were read of a source."""
         return sum(one.bytes for (name, _), one in self.shards.items() if name == source)
+
+    def slowest(self) -> tuple[ShardTime, ...]:
+        """Return what was read of each shard, the one that takes longest for a sample first."""
+        found = [
+            ShardTime(source=source, path=path, samples=one.samples, bytes=one.bytes, seconds=one.seconds)
+            for (source, path), one in self.shards.items()
+        ]
+        return tuple(sorted(found, key=lambda one: one.seconds / one.samples, reverse=True))
 
 
 def profile_into(

@@ -16,7 +16,7 @@ from typing import Any
 from tqdm import tqdm
 
 from equitar.bench_parts import Profile, profile_into
-from equitar.bench_result import Bench, Group, PartTime, ShardTime, SourceTime, Speed
+from equitar.bench_result import Bench, Group, PartTime, SourceTime, Speed
 from equitar.bench_runs import Contender, Waiting, Workload
 from equitar.columns import columns
 from equitar.errors import PlanError
@@ -133,10 +133,6 @@ def _told(batches: Batches, num_workers: int, first: Profile, warm: Profile, rac
     names = [one.name for one in prepared.catalog.sources]
     mean = {name: warm.bytes_of(name) / max(1, warm.samples[name]) for name in names}
     waiting = race.work.waiting
-    shards = [
-        ShardTime(source=source, path=path, samples=one.samples, bytes=one.bytes, seconds=one.seconds)
-        for (source, path), one in first.shards.items()
-    ]
     staged = any((*one.stages, *order.stages) for one in prepared.catalog.sources)
     readers = order.readers(prepared, open_shards())
     return Bench(
@@ -148,7 +144,7 @@ def _told(batches: Batches, num_workers: int, first: Profile, warm: Profile, rac
         sources=tuple(
             _source(name, first, warm, waiting if num_workers else None) for name in names if first.samples[name]
         ),
-        shards=tuple(sorted(shards, key=lambda one: one.seconds / one.samples, reverse=True)),
+        shards=first.slowest(),
         busy=waiting.busy / waiting.seconds if num_workers else None,
         receiving=waiting.busy / waiting.counts.total() if num_workers else None,
         is_far=any(one.is_far for one in readers),
