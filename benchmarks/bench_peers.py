@@ -71,7 +71,7 @@ def compare(book: Book, found: Corpus, scratch: Path, chosen: Setting) -> None:
 def main() -> None:
     """Measure as the command line says, print tables, and write `bench_peers.csv`."""
     sys.path.append(str(WIDS))  # last: its old webdataset stays hidden
-    chosen, book = setting("Measure peers on the same samples.", samples=4000), Book()
+    chosen, book = setting("Measure peers on the same samples.", samples=4000, rounds=3), Book()
     for case in SIZES:
         with corpus(case, chosen) as found, tempfile.TemporaryDirectory() as scratch:
             prepare(book, found, Path(scratch))

@@ -159,10 +159,17 @@ def main_process(case: Case, folder: Path) -> dict[str, float]:
     return found
 
 
+def received(folder: Path) -> Prepared:
+    """Return what the main process sends, as a spawned process reads it: from a stream."""
+    with (folder / "sent").open("rb") as file:
+        prepared: Prepared = pickle.load(file)
+    return prepared
+
+
 def worker(case: Case, folder: Path) -> dict[str, float]:
     """Do what a worker does until it knows its first batch, then go on through the epoch."""
     begin = time.process_time()
-    order = order_of([], case, pickle.loads((folder / "sent").read_bytes()))
+    order = order_of([], case, received(folder))
     plan = planned(order, case, 0)
     found = {"worker s": time.process_time() - begin, "worker peak MB": peak()}
     steps = range(case.workers - 1, plan.num_steps, case.workers)
@@ -178,7 +185,7 @@ def worker(case: Case, folder: Path) -> dict[str, float]:
 def resumed(case: Case, folder: Path) -> dict[str, float]:
     """Do what a worker does that starts in the middle of an epoch."""
     begin = time.process_time()
-    order = order_of([], case, pickle.loads((folder / "sent").read_bytes()))
+    order = order_of([], case, received(folder))
     state = json.loads((folder / "state").read_text(encoding="utf-8"))
     position = position_in(state)
     plan = order.plan(order.prepared(), position, case.workers, walk_in(state))

@@ -119,7 +119,7 @@ def images_in(batches: Iterable[dict[str, Any]]) -> int:
 
 def main() -> None:
     """Measure as the command line says, print tables, and write `bench_tensors.csv`."""
-    chosen, book = setting("Measure images and tensors through two workers.", samples=3000), Book()
+    chosen, book = setting("Measure images and tensors through two workers.", samples=2000), Book()
     samples = 64 if chosen.is_tiny else chosen.samples
     batch_size = min(64, samples // 8)
     with tempfile.TemporaryDirectory() as scratch:
