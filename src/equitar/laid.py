@@ -236,7 +236,7 @@ class Laid:
     def samples(self, places: Places) -> Int64:
         """Return a number for each place that is the same for copies of one sample and for nothing else, (n,)."""
         result: Int64 = places.row.copy()
-        for source, base in enumerate(self._first_sample):
+        for source, base in zip(self._setup.sources, self._first_sample, strict=True):
             here = places.source == source
             result[here] += base[places.shard[here]]
         return result
@@ -244,4 +244,4 @@ class Laid:
     def _at(self, source: int, segment: int, positions: Int64) -> Places:
         """Return copies of a source, counted from the start of a segment."""
         copies = self.line(source, segment).at(self.segments[segment].parts[source].first + positions)
-        return Places(np.full(len(positions), source, np.int64), *copies)
+        return Places(np.full(len(positions), self._setup.sources[source], np.int64), *copies)

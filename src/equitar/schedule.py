@@ -10,6 +10,7 @@ the epoch (`ordinal`) and in its lane (`lane_ordinal`).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -88,13 +89,14 @@ class Shuffled:
         """
         self._key, self._lanes = key, lanes
         self.num_steps = parts[-1].stop
-        starts, counts = [], []
+        starts: list[int] = []
+        counts = []
         for part in parts:
             edges = [*range(0, part.stop - part.start, BLOCK), part.stop - part.start]
             owed = np.array([spread(part.quotas, edge) for edge in edges], np.int64)
             starts += [part.start + edge for edge in edges[:-1]]
             counts.append(np.diff(owed, axis=0))
-        self._starts = np.array(starts, np.int64)  # (blocks,), first step of each
+        self._starts = starts  # first step of each block
         self._counts = np.concatenate(counts)  # (blocks, sources), steps of each source
         self._before = np.concatenate([np.zeros_like(self._counts[:1]), np.cumsum(self._counts, axis=0)])
         self._lane_before: Int64 | None = None
@@ -109,8 +111,8 @@ class Shuffled:
 
     def turn(self, step: int) -> Turn:
         """Return whose turn a step is, and the how-manieth."""
-        block = int(np.searchsorted(self._starts, step, side="right")) - 1
-        at = step - int(self._starts[block])
+        block = bisect_right(self._starts, step) - 1
+        at = step - self._starts[block]
         return Turn(*(int(column[at]) for column in self._block(block)))
 
     def lane_counts(self, source: int, ordinal: int) -> Int64:
@@ -120,26 +122,26 @@ class Shuffled:
         if block < 0:
             return np.zeros(self._lanes, np.int64)
         steps = np.flatnonzero(self._sequence(block) == source)[: ordinal - int(self._before[block, source])]
-        lanes = (int(self._starts[block]) + steps) % self._lanes
+        lanes = (self._starts[block] + steps) % self._lanes
         counts: Int64 = table[block, source] + np.bincount(lanes, minlength=self._lanes)
         return counts
 
     def turns_before(self, step: int) -> list[int]:
         """Return how many steps before a step each source was drawn at, (sources,)."""
-        block = int(np.searchsorted(self._starts, step, side="right")) - 1
-        within = self._sequence(block)[: step - int(self._starts[block])]
+        block = bisect_right(self._starts, step) - 1
+        within = self._sequence(block)[: step - self._starts[block]]
         counts: list[int] = (self._before[block] + np.bincount(within, minlength=self._counts.shape[1])).tolist()
         return counts
 
     def _sequence(self, block: int) -> Int64:
         """Return the source of each step of a block, (steps,)."""
         counts = self._counts[block]
-        order = permutation(fold(self._key, Purpose.SCHEDULE, int(self._starts[block])), int(counts.sum()))
+        order = permutation(fold(self._key, Purpose.SCHEDULE, self._starts[block]), int(counts.sum()))
         return np.repeat(np.arange(len(counts)), counts)[order]
 
     def _shuffle(self, block: int) -> _Block:
         source = self._sequence(block)
-        lane = (int(self._starts[block]) + np.arange(len(source))) % self._lanes
+        lane = (self._starts[block] + np.arange(len(source))) % self._lanes
         before = self._lanes_before_blocks()[block]  # (sources, lanes)
         return _Block(
             source,
@@ -154,7 +156,7 @@ class Shuffled:
         if self._lane_before is None:
             num_blocks, num_sources = self._counts.shape
             table = np.zeros((num_blocks + 1, num_sources, self._lanes), np.int64)
-            for block, start in enumerate(self._starts.tolist()):
+            for block, start in enumerate(self._starts):
                 source = self._sequence(block)
                 cell = source * self._lanes + (start + np.arange(len(source))) % self._lanes
                 counts = np.bincount(cell, minlength=num_sources * self._lanes)

@@ -31,7 +31,6 @@ class _Slot(NamedTuple):
 
     track: Track
     spot: Spot
-    source: int | None  # None: the track has several
     rank: int
     place: int
     batch_size: int
@@ -95,10 +94,8 @@ class StepPlan:
             at = self._locate(step, slot)
             stop = min(at.batch_size, at.place + last - slot)
             batch = at.track.batch(at.spot, at.rank)
-            part = Places(*(column[at.place : stop] for column in batch))
-            if at.source is not None:
-                part = part._replace(source=np.full(len(part.row), at.source, np.int64))
-            found.append(part)
+            is_all = stop - at.place == at.batch_size
+            found.append(batch if is_all else Places(*(column[at.place : stop] for column in batch)))
             slot += stop - at.place
         if len(found) == 1:
             return found[0]
@@ -117,7 +114,7 @@ class StepPlan:
         assert track is not None, "a source without quota has no turn"
         spot, runs = track.spot(turn.ordinal, step % self.shape.lanes, turn.lane_ordinal)
         rank, place = divmod(slot, runs.batch_size)
-        return _Slot(track, spot, None if len(tracks) == 1 else turn.source, rank, place, runs.batch_size)
+        return _Slot(track, spot, rank, place, runs.batch_size)
 
     def _make_world(self, world: int) -> _World:
         shape, quotas = self.shape, self._quotas

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
@@ -23,6 +24,15 @@ class Spot(NamedTuple):
     batch: int
 
 
+class _Window(NamedTuple):
+    """A window that was dealt: batches [first, last) of a run."""
+
+    segment: int
+    first: int
+    last: int
+    places: Places
+
+
 class Track:
     """The batches of one turn-taker in one epoch."""
 
@@ -35,8 +45,8 @@ class Track:
         """
         self._setup = setup
         self._laid = Laid(setup, lane_counts)
-        self._starts = np.array([segment.start for segment in self._laid.segments])
-        self._windows: dict[tuple[int, int], tuple[int, int, Places]] = {}  # by lane and rank: steps only go forward
+        self._starts = [segment.start for segment in self._laid.segments]
+        self._windows: dict[tuple[int, int], _Window] = {}  # by lane and rank: steps only go forward
 
     def places_after(self, turns: int) -> list[Place]:
         """Return where each source stands in its passes after so many turns of the epoch."""
@@ -44,7 +54,7 @@ class Track:
 
     def spot(self, ordinal: int, lane: int, lane_ordinal: int) -> tuple[Spot, Runs]:
         """Return where a turn lies, and how its segment is cut."""
-        segment = int(np.searchsorted(self._starts, ordinal, side="right")) - 1
+        segment = bisect_right(self._starts, ordinal) - 1
         runs, before = self._laid.runs(segment)
         if runs.num_lanes == len(before):
             return Spot(segment, lane, lane_ordinal - int(before[lane])), runs
@@ -63,12 +73,12 @@ class Track:
 
     def _window(self, spot: Spot, rank: int) -> tuple[int, Places]:
         """Return the window around a batch, with its first batch; the latest of each run is remembered."""
-        first, last = self._edges(self._laid.runs(spot.segment)[0], spot.lane, spot.batch)
         found = self._windows.get((spot.lane, rank))
-        if found is None or found[:2] != (spot.segment, first):
-            found = (spot.segment, first, self._deal(Run(spot.segment, spot.lane, rank), first, last))
+        if found is None or found.segment != spot.segment or not found.first <= spot.batch < found.last:
+            first, last = self._edges(self._laid.runs(spot.segment)[0], spot.lane, spot.batch)
+            found = _Window(spot.segment, first, last, self._deal(Run(spot.segment, spot.lane, rank), first, last))
             self._windows[spot.lane, rank] = found
-        return first, found[2]
+        return found.first, found.places
 
     def _deal(self, run: Run, first: int, last: int) -> Places:
         """Return a window, batch after batch."""
@@ -99,7 +109,8 @@ class Track:
         in_runs = self._in_turn(self._pools(spot, rank), source, key, seen=set(self._laid.samples(batch).tolist()))
         yield from islice(in_runs, int(np.searchsorted(rivals, place)), None, len(rivals))
         runs, _ = self._laid.runs(spot.segment)
-        left_over = self._in_turn([self._laid.remainder(source, spot.segment)], source, key, seen=set())
+        own = self._setup.sources.index(source)
+        left_over = self._in_turn([self._laid.remainder(own, spot.segment)], source, key, seen=set())
         yield from islice(left_over, rank * runs.batch_size + place, None, runs.world_size * runs.batch_size)
 
     def _in_turn(self, pools: Iterable[Places], source: int, key: int, *, seen: set[int]) -> Iterator[tuple[int, int]]:
