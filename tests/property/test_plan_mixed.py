@@ -203,7 +203,8 @@ def test_the_same_seed_and_epoch_give_the_same_order_and_the_next_epoch_another(
     assert emitted(case.plan(epoch), case) == first
     assert case.plan(epoch).digest == case.plan(epoch + 1).digest
     if len({item.sample for batch in first for item in batch}) > 15:
-        assert emitted(case.plan(epoch + 1), case) != first
+        # A shard that is not shuffled begins at one of its 16 samples or more: two epochs may meet, six in a row do not.
+        assert any(emitted(case.plan(epoch + later), case) != first for later in range(1, 7))
 
 
 def one(name: str, *factors: int) -> Stock:
