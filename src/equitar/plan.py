@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from operator import le
 from typing import Literal, Protocol, TypeAlias
 
 from equitar.errors import PlanError
@@ -31,7 +32,7 @@ from equitar.legal import check_debiased, check_mixed, check_not_empty, checked_
 from equitar.line import Supply
 from equitar.mix64 import Int64, fold
 from equitar.passes import Place
-from equitar.quota import Sharing, Stretch, copies_of_passes, largest_remainder, stretches
+from equitar.quota import Sharing, Stretch, copies_of_passes, largest_remainder, most_allowed, stretches
 from equitar.repeat import ONE
 from equitar.shape import Shape, SourceAccount
 from equitar.step_plan import Quotas, StepPlan
@@ -166,9 +167,12 @@ def mixed_plan(
 
     def quota_at(global_batch: int) -> list[int]:
         total = (sum(asked) // global_batch if steps is None else steps) * global_batch
-        if not total or weights is None or (isinstance(weights, Passes) and steps is None and max_passes is None):
+        if not total or weights is None or (isinstance(weights, Passes) and steps is None):
             by_copies = [Fraction(one) for one in asked]
-            return largest_remainder(by_copies, total) if any(by_copies) else [0] * len(supplies)
+            quotas = largest_remainder(by_copies, total) if any(by_copies) else [0] * len(supplies)
+            most = quotas if max_passes is None else most_allowed(supplies, max_passes, 1)
+            if not total or weights is None or all(map(le, quotas, most)):
+                return quotas
         sharing = Sharing(weights=weights, steps=total, left_out=(), max_passes=max_passes)
         return list(stretches(supplies, sharing, global_batch=1, key=fold(shape.seed, shape.epoch))[0].quotas)
 

@@ -153,11 +153,16 @@ def copies_of_passes(supplies: Sequence[Supply], weights: Passes) -> list[int]:
     return [int(one * supply.total) >> 20 for one, supply in zip(passes, supplies, strict=True)]
 
 
+def most_allowed(supplies: Sequence[Supply], max_passes: float, global_batch: int) -> list[int]:
+    """Return how many global batches so many passes of each source allow, (sources,)."""
+    return [int(Fraction(max_passes) * supply.total) // (global_batch << 20) for supply in supplies]
+
+
 def _capped(parts: list[Stretch], supplies: Sequence[Supply], sharing: Sharing, global_batch: int) -> list[Stretch]:
     """Return stretches in which no source is gone through more often than allowed; others get its steps, by their shares."""
     if sharing.max_passes is None:
         return parts
-    most = [int(Fraction(sharing.max_passes) * supply.total) // (global_batch << 20) for supply in supplies]
+    most = most_allowed(supplies, sharing.max_passes, global_batch)
     quotas = [sum(column) for column in zip(*(part.quotas for part in parts), strict=True)]
     over = [one for one, (quota, cap) in enumerate(zip(quotas, most, strict=True)) if quota > cap]
     if not over:
