@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 import numpy as np
 
 from equitar.errors import ShardError
+from equitar.headers import HeaderError, parse_header
 from equitar.ordinary import Found
 from equitar.walking import Member
 
@@ -20,6 +21,7 @@ _NO_KEY = "\ud800"  # begins no name: decoding never gives it
 _META = re.compile(r"__[^/]*__($|/)")
 _PLAIN_KEY = re.compile(r"\0(?!__)(?:[^\0\n]*/)?[^./\0\n]+(?=\0|\Z)")  # after a zero, a key without any quirk
 RESERVED = ("__key__", "__url__", "__bad__", "__local_path__")  # what webdataset itself keeps in a sample
+_LONGEST_NAME = 100  # bytes that a header has for a name
 _MEND = "write the shard anew, with the files of a sample side by side and named once"
 
 
@@ -210,3 +212,24 @@ class Rows:
         if not self.starts:
             notes.append("no samples")
         return notes
+
+
+def what_differs(header: bytes, *, key: str, field: str, size: int) -> str | None:
+    """Return in words how a header is not that of a member, None if it is.
+
+    Args:
+        header: The 512 bytes before the data of the member.
+        key: Its key.
+        field: Its field.
+        size: Length of its data in bytes.
+    """
+    try:
+        raw_name, found_size, _ = parse_header(header)
+    except HeaderError as error:
+        return str(error)
+    name, found = f"{key}.{field}", raw_name.decode("utf-8", "surrogateescape")
+    # Longer names, and those of other letters, are in a header before, and cut or changed in this one.
+    is_plain = name.isascii() and len(name) <= _LONGEST_NAME
+    if found_size == size and (not is_plain or split_name(found) == (key, field)):
+        return None
+    return f"it has member {found!r} of {found_size} bytes but its sidecar has {name!r} of {size}"

@@ -8,38 +8,48 @@ from typing import BinaryIO
 import numpy as np
 
 from equitar.errors import ShardError
+from equitar.grouping import what_differs
+from equitar.headers import BLOCK
 from equitar.sidecar import Sidecar
 from equitar.tar import MemberTable
 
 
-def read_contents(sidecar: Sidecar, file: BinaryIO, fields: Collection[str] | None) -> MemberTable:
-    """Return the member table of a shard with the bytes of some fields, of which nothing else is read.
+def read_contents(sidecar: Sidecar, file: BinaryIO, fields: Collection[str] | None) -> MemberTable | None:
+    """Return the member table of a shard with the bytes of some fields, of which nothing else but their headers is read.
 
     Args:
         sidecar: The sidecar of the shard, which can be sliced.
         file: The shard; it can seek.
         fields: The fields; None is for all.
 
+    Returns:
+        The table; None if a header is not that of its member: the shard was written anew, and is to be walked.
+
     Raises:
         ShardError: If the shard ends before.
     """
-    contents: list[dict[str, bytes]] = [{} for _ in sidecar.keys]
+    keys = list(sidecar.keys)
+    contents: list[dict[str, bytes]] = [{} for _ in keys]
     wanted = np.array([fields is None or name in fields for name in sidecar.fields], bool)
     members = np.flatnonzero(wanted[sidecar.field]) if len(sidecar.field) else np.zeros(0, np.int64)
     rows = np.searchsorted(sidecar.indptr, members, side="right") - 1
     columns = (rows, sidecar.field[members], sidecar.offset[members], sidecar.size[members])
     for row, field, offset, size in zip(*(column.tolist() for column in columns), strict=True):
-        file.seek(offset)
-        found = file.read(size) if size else b""
-        while len(found) < size and (more := file.read(size - len(found))):  # systems give at most 2 GiB at once
+        file.seek(offset - BLOCK)
+        found = file.read(BLOCK + size)
+        while len(found) < BLOCK + size and (
+            more := file.read(BLOCK + size - len(found))
+        ):  # at most 2 GiB come at once
             found += more
-        if len(found) < size:
-            raise ShardError(
-                f"the shard ends at byte {offset + len(found)} but its sidecar has data up to {offset + size}"
-            )
-        contents[row][sidecar.fields[field]] = found
+        if len(found) < BLOCK + size:
+            end = offset - BLOCK + len(found)
+            raise ShardError(f"the shard ends at byte {end} but its sidecar has data up to {offset + size}")
+        name = sidecar.fields[field]
+        if what_differs(found[:BLOCK], key=keys[row], field=name, size=size):
+            return None
+        contents[row][name] = found[BLOCK:]
     return MemberTable(
-        keys=list(sidecar.keys),
+        keys=keys,
         indptr=sidecar.indptr,
         fields=list(sidecar.fields),
         field=sidecar.field,

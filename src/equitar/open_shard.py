@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 
 from equitar.errors import ShardMismatchError, SourceError
-from equitar.headers import BLOCK, HeaderError, parse_header
+from equitar.grouping import what_differs
+from equitar.headers import BLOCK
 from equitar.mix64 import Int64
 from equitar.ranges import LocalRanges, Ranges
 from equitar.redact import shown
 from equitar.sidecar import Sidecar
 from equitar.sources import Sample
-from equitar.tar import split_name
 
-_LONGEST_NAME = 100  # bytes that a header has for a name
 _GAP = 1 << 16  # bytes between two members up to which one read for both is cheaper than two
 _KEY_BYTES = 100  # about what a key takes in memory
 
@@ -126,20 +125,10 @@ class OpenShard:
 
     def _check_header(self, row: int, member: int) -> None:
         begin, size = self._begin[row] + self._low[member], self._high[member] - self._low[member]
-        try:
-            raw_name, found_size, _ = parse_header(self.file.read(begin - BLOCK, BLOCK))
-        except HeaderError as error:
-            raise ShardMismatchError(f"{shown(self.url)} is damaged at byte {begin - BLOCK}: {error}") from error
-        field = self._names[self._field[member]]
-        name = f"{self.keys[row]}.{field}"
-        # Longer names, and those of other letters, are in a header before, and cut or changed in this one.
-        is_plain = name.isascii() and len(name) <= _LONGEST_NAME
-        found = raw_name.decode("utf-8", "surrogateescape")
-        if found_size != size or (is_plain and split_name(found) != (self.keys[row], field)):
-            raise ShardMismatchError(
-                f"{shown(self.url)} has member {found!r} of {found_size} bytes at byte {begin} but its sidecar has {name!r} "
-                f"of {size}"
-            )
+        header, field = self.file.read(begin - BLOCK, BLOCK), self._names[self._field[member]]
+        differs = what_differs(header, key=self.keys[row], field=field, size=size)
+        if differs:
+            raise ShardMismatchError(f"{shown(self.url)} is damaged at byte {begin - BLOCK}: {differs}")
 
     def close(self) -> None:
         """Close the shard."""

@@ -121,7 +121,7 @@ def _indexed(shard: Shard, file: BinaryIO, shard_size: int, recipe: Recipe) -> O
     table = None
     if there is not None and recipe.extract is not None and there.sliceable:  # only the labels are others
         table = read_contents(there, file, recipe.extract.fields)
-    elif there is None or recipe.table is None:  # labels from elsewhere need no second walk
+    if table is None and (there is None or recipe.table is None):  # labels from elsewhere need no second walk
         table = _walked(shard, file, shard_size, recipe.extract, regroup=recipe.regroup)
     keys = table.keys if table else there.keys if there else []
     matched, rule = _matched(recipe.table, keys, shard)
