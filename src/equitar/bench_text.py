@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from equitar.bench_result import KINDS, Bench, Group, PartTime, ShardTime, SourceTime, Speed
-from equitar.bench_words import conclusions
+from equitar.bench_words import conclusions, counted
 from equitar.cli_words import table
 
 _LISTED = 5  # shards
@@ -38,13 +38,15 @@ def _title(group: Group, found: Bench) -> str:
     titles = {
         "read": "reading, one process",
         "batches": f"{unit}, one process",
-        "workers": f"{unit}, {found.num_workers} workers",
+        "workers": f"{unit}, {counted(found.num_workers, 'worker')}",
     }
     return titles[group]
 
 
 def _speeds(found: Bench) -> str:
-    with_first = any(one.first is not None and one.median > _MUCH * one.first for one in found.speeds)
+    with_first = not found.is_far and any(
+        one.first is not None and one.median > _MUCH * one.first for one in found.speeds
+    )
     header = ["", "samples/s", "best", "MB/s", *(["first time"] if with_first else []), "x webdataset"]
     rows = [header]
     group = None
@@ -91,9 +93,9 @@ def _sources(found: Bench) -> str:
     if found.in_blocks:
         notes.append("timed one by one; with no stages, batches are read in blocks, which is faster")
     if found.num_workers:
-        notes.append(f"wait: of the main process, with {found.num_workers} workers")
+        notes.append(f"wait: of the main process, with {counted(found.num_workers, 'worker')}")
     if found.missed:
-        notes.append(f"not in these samples: {', '.join(found.missed)}; ask for more `--samples`")
+        notes.append(f"not in these samples: {', '.join(found.missed)}; ask for more `--samples` and `--seconds`")
     return "\n".join(notes)
 
 

@@ -31,7 +31,7 @@ def name_of_part(part: PartTime) -> str:
 
 def conclusions(found: Bench) -> list[str]:
     """Return what follows, a sentence or two each: what takes the time, whether workers help, what is gained, what is slow."""
-    said = [_of_parts(found.sources)]
+    said = [_of_parts(found.sources, is_far=found.is_far)]
     if found.busy is not None and found.receiving is not None:
         said.append(_of_workers(found, found.busy, found.receiving))
     said += _of_disk(found) + _of_sources(found.sources) + _of_shards(found.shards) + _of_gain(found)
@@ -47,7 +47,7 @@ def overall(sources: Sequence[SourceTime]) -> dict[str, float]:
     return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
-def _of_parts(sources: Sequence[SourceTime]) -> str:
+def _of_parts(sources: Sequence[SourceTime], *, is_far: bool) -> str:
     seconds = overall(sources)
     total = sum(seconds.values())
     (first, most), *others = seconds.items()
@@ -57,22 +57,26 @@ def _of_parts(sources: Sequence[SourceTime]) -> str:
     reading = seconds.get("reading", 0.0) + seconds.get("opening shards", 0.0)
     if first != "reading" and reading / total <= _LITTLE:
         return f"{said}; reading does not matter ({_percent(reading / total)})."
+    if is_far and first == "reading":
+        return (
+            f"{said}, as each read waits for its answer there; batches are read ahead of, so look at the first table."
+        )
     return f"{said}, {others[0][0]} {_percent(others[0][1] / total)}." if others else f"{said}."
 
 
 def _of_workers(found: Bench, busy: float, receiving: float) -> str:
     one, many = ours_in(found, "batches"), ours_in(found, "workers")
-    workers = f"{found.num_workers} workers"
+    workers = counted(found.num_workers, "worker")
     if one is None or many is None:
         return f"With {workers} the main process waits {_percent(1 - busy)} of the time."
     if one.median > _FASTER * many.median:
         return _of_one_process(found, one.median / many.median, receiving * one.median)
     if busy >= _BUSY:
         return (
-            f"The way from the workers is the limit: the main process spends {_percent(busy)} of the time on receiving; more "
+            f"The way from workers is the limit: the main process spends {_percent(busy)} of the time on receiving; more "
             "workers do not help."
         )
-    said = f"The {workers} are the limit: the main process waits for them {_percent(1 - busy)} of the time"
+    said = f"Workers set the limit: with {workers} the main process waits {_percent(1 - busy)} of the time"
     useful = math.ceil(1 / one.median / receiving)  # so many are as fast as the main process receives
     useful = round(useful, 1 - int(math.log10(useful)))  # no more digits than it is worth
     if useful <= found.num_workers:
@@ -84,7 +88,7 @@ def _of_workers(found: Bench, busy: float, receiving: float) -> str:
 
 def _of_one_process(found: Bench, times: float, share: float) -> str:
     """Return why one process may be faster than workers; the share is that of receiving a sample in making one."""
-    said = f"One process alone is {times:.1f} times as fast as {found.num_workers} workers"
+    said = f"One process alone is {times:.1f} times as fast as {counted(found.num_workers, 'worker')}"
     if share >= _MUCH_TO_RECEIVE:
         return f"{said}: passing batches on is what costs; workers help only while the training loop itself computes."
     return (
@@ -146,7 +150,7 @@ def _of_gain(found: Bench) -> list[str]:
     ours = ours_in(found, "workers") or ours_in(found, "batches")
     if ours is None or ours.ratio is None:
         return []
-    where = f"through {found.num_workers} workers" if ours.group == "workers" else "in one process"
+    where = f"through {counted(found.num_workers, 'worker')}" if ours.group == "workers" else "in one process"
     return [f"Beside plain webdataset with the same stages: {ours.ratio:.2g} times as many samples a second {where}."]
 
 
@@ -154,6 +158,15 @@ def ours_in(found: Bench, group: Group) -> Speed | None:
     """Return the speed of ours in a group, of the Loader as it is by default; None if it did not run."""
     ours = [one for one in found.speeds if one.group == group and not one.is_plain]
     return ours[-1] if ours else None
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "worker"), counted(2000, "round")
+    ('1 worker', '2,000 rounds')
+    """
+    return f"{number:,} {what}" + "s" * (number != 1)
 
 
 def _ms(seconds: float) -> str:

@@ -26,6 +26,7 @@ from equitar.shape import check_integer
 
 _MOST_ROUNDS = 7  # after the first one
 _RUNS = 24  # about how many runs the time is shared by
+_BAR = "{desc:26}|{bar}| {elapsed} of about {total:.0f} s"
 _PLAIN_FAILS = (OSError, ValueError, RuntimeError, tarfile.TarError)  # what webdataset raises at what it cannot read
 
 
@@ -58,8 +59,8 @@ def bench(
     if not seconds > 0:
         raise PlanError(f"`seconds` must be > 0; got {seconds}")
     begin = time.perf_counter()
-    with tqdm(unit="run", disable=None if progress else True) as bar:
-        bar.set_description("first steps")
+    with tqdm(total=seconds, bar_format=_BAR, leave=False, disable=None if progress else True) as bar:
+        _show(bar, "first steps")
         plan = batches.plan(epoch, num_workers=0)
         steps = _steps(batches, samples, plan.num_steps)
         Workload(batches, plan, steps, epoch=epoch, num_workers=num_workers).forget_pages()
@@ -79,9 +80,15 @@ def bench(
             started = time.perf_counter()
             race.round(cold=False)
             rounds += 1
+            _show(bar, "parts")
             profile_into(warm, batches, plan, epoch, is_enough=_reached(rounds * first.steps))
             each = time.perf_counter() - started
     return _told(batches, num_workers, first, warm, race)
+
+
+def _show(bar: tqdm[Any], what: str) -> None:
+    bar.n = min(bar.total, bar.format_dict["elapsed"])
+    bar.set_description_str(what)
 
 
 def _steps(batches: Batches, samples: int, most: int) -> int:
@@ -105,14 +112,13 @@ class _Race:
     def round(self, *, cold: bool) -> None:
         """Let each contender run once."""
         for one in self.contenders:
-            self._bar.set_description(f"{one.group}: {one.name}")
+            _show(self._bar, f"{one.group}: {one.name}")
             if cold:
                 self.work.forget_pages()
             begin = time.perf_counter()
             counts = self._counts(one)
             if counts is not None:
                 self.runs.setdefault((one.group, one.name), []).append((counts, time.perf_counter() - begin))
-            self._bar.update()
         if cold:
             self.work.waiting = Waiting()  # workers started in this round
 
@@ -134,7 +140,7 @@ def _told(batches: Batches, num_workers: int, first: Profile, warm: Profile, rac
     mean = {name: warm.bytes_of(name) / max(1, warm.samples[name]) for name in names}
     waiting = race.work.waiting
     staged = any((*one.stages, *order.stages) for one in prepared.catalog.sources)
-    readers = order.readers(prepared, open_shards())
+    is_far = any(one.is_far for one in order.readers(prepared, open_shards()))
     return Bench(
         samples=first.samples.total(),
         batch_size=1 if order.collate is None else order.batch_size,
@@ -147,8 +153,8 @@ def _told(batches: Batches, num_workers: int, first: Profile, warm: Profile, rac
         shards=first.slowest(),
         busy=waiting.busy / waiting.seconds if num_workers else None,
         receiving=waiting.busy / waiting.counts.total() if num_workers else None,
-        is_far=any(one.is_far for one in readers),
-        in_blocks=not staged and order.handler is None and order.collate is columns,
+        is_far=is_far,
+        in_blocks=not (staged or is_far) and order.handler is None and order.collate is columns,
         missed=tuple(name for name in names if not first.samples[name]),
         refused=race.refused,
     )

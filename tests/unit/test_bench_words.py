@@ -85,6 +85,13 @@ def test_the_second_part_is_named_where_reading_matters() -> None:
     )
 
 
+def test_of_remote_shards_it_is_said_that_each_read_waits() -> None:
+    found = replace(bench(source(read=9, decode=1)), is_far=True)
+    assert "reading takes 90% of the time of a sample (9 ms of 10 ms), as each read waits for its answer there" in (
+        said(found)
+    )
+
+
 def test_parts_are_weighed_by_the_samples_of_their_sources() -> None:
     found = said(bench(source("a", samples=300, read=1, decode=1), source("b", samples=100, read=1, decode=5)))
     assert "`decode` takes 67% of the time of a sample (2 ms of 3 ms)" in found
@@ -93,7 +100,7 @@ def test_parts_are_weighed_by_the_samples_of_their_sources() -> None:
 def test_where_the_main_process_waits_workers_help_up_to_what_it_can_receive() -> None:
     found = bench(busy=0.1, receiving=0.0002)  # 1 ms to make, 0.2 ms to receive
     assert (
-        "The 2 workers are the limit: the main process waits for them 90% of the time; more help, up to about 5."
+        "Workers set the limit: with 2 workers the main process waits 90% of the time; more help, up to about 5."
         in (said(found))
     )
 
@@ -107,7 +114,7 @@ def test_workers_are_bounded_by_cores() -> None:
 
 def test_where_the_main_process_is_busy_more_workers_do_not_help() -> None:
     found = said(bench(busy=0.8, receiving=0.0004))
-    assert "The way from the workers is the limit: the main process spends 80% of the time on receiving" in found
+    assert "The way from workers is the limit: the main process spends 80% of the time on receiving" in found
     assert "more workers do not help" in found
 
 
