@@ -16,7 +16,7 @@ OPEN_CLIP := .venv-open-clip
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(STAMP)  ## write demo shards, index them, stream both kinds of epoch
+demo: $(VENV)/.demo  ## write demo shards, index them, stream both kinds of epoch
 	$(BIN)/python examples/demo.py
 
 # Two workers: the suite waits on child processes and files often enough that a second one pays, even on two cores.
@@ -67,6 +67,13 @@ bench-peers: $(PEERS)/.installed  ## measure litdata, MosaicML Streaming, wids, 
 clean:  ## remove the virtual environment and all that was generated
 	rm -rf $(VENV) $(OPEN_CLIP) $(PEERS) demo_out benchmarks/out build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Less than the tests need, and said as it goes: for many it is the first that they see.
+$(VENV)/.demo: pyproject.toml constraints.txt
+	@echo "setting up $(VENV): some minutes and 1.5 GB or more, most of it torch"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --editable '.[demo]' --constraint constraints.txt
+	@touch $@
 
 # The stamp is written last, so that an install that broke off is begun again.
 $(STAMP): pyproject.toml constraints.txt

@@ -154,13 +154,14 @@ def pack_texts(texts: Sequence[str]) -> tuple[Integers, Integers]:
 
 
 class Texts(Sequence[str]):
-    """Texts that lie one after another, and are decoded when they are asked for: most of a sidecar's readers never do."""
+    """Texts that lie one after another, and are decoded when they are first gone through: most readers never do."""
 
-    __slots__ = ("_ends", "_raw")
+    __slots__ = ("_decoded", "_ends", "_raw")
 
     def __init__(self, raw: bytes, ends: Int64) -> None:
         """Keep the bytes of all texts, and where each ends, after a zero, (texts + 1,)."""
         self._raw, self._ends = raw, ends
+        self._decoded: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self._ends) - 1
@@ -176,11 +177,16 @@ class Texts(Sequence[str]):
         return self._raw[begin:end].decode("utf-8", "surrogateescape")
 
     def __iter__(self) -> Iterator[str]:
+        if self._decoded is None:
+            self._decoded = self._decode()
+        return iter(self._decoded)
+
+    def _decode(self) -> list[str]:
         pairs = itertools.pairwise(self._ends.tolist())
         if self._raw.isascii():
             text = self._raw.decode("ascii")
-            return iter([text[begin:end] for begin, end in pairs])
-        return iter([self._raw[begin:end].decode("utf-8", "surrogateescape") for begin, end in pairs])
+            return [text[begin:end] for begin, end in pairs]
+        return [self._raw[begin:end].decode("utf-8", "surrogateescape") for begin, end in pairs]
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Texts | list | tuple) else NotImplemented
