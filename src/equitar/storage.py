@@ -10,10 +10,10 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import braceexpand
 
@@ -54,6 +54,40 @@ _MAGIC = re.compile(r"[*?[]")
 _PART = re.compile(r"(?P<file>.+\.(?:yaml|yml|json)):(?P<part>[^/:]+)", re.DOTALL)
 
 
+class _Urls(Sequence[str]):
+    """URLs that are a folder and a path below it: 100,000 of them are put together as they are asked for."""
+
+    __slots__ = ("_folder", "_paths")
+
+    def __init__(self, folder: str, paths: Sequence[str]) -> None:
+        self._folder, self._paths = folder, paths
+
+    @classmethod
+    def of(cls, paths: Sequence[str], urls: Sequence[str]) -> Sequence[str]:
+        """Return the same URLs, as paths of one folder if they are that."""
+        folder = urls[0].removesuffix(paths[0]) if urls else ""
+        is_folder = all(url == folder + path for path, url in zip(paths, urls, strict=True))
+        return cls(folder, paths) if is_folder else tuple(urls)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[str]: ...
+    def __getitem__(self, at: int | slice) -> str | Sequence[str]:
+        if isinstance(at, slice):
+            return tuple(self._folder + path for path in self._paths[at])
+        return self._folder + self._paths[at]
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == tuple(other) if isinstance(other, _Urls | tuple | list) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardList:
     """The shards of a source, sorted by path.
@@ -66,16 +100,18 @@ class ShardList:
 
     root: str = field(repr=False)  # like the URLs, it may hold what must not be shown
     paths: tuple[str, ...]
-    urls: tuple[str, ...] = field(repr=False)
+    urls: Sequence[str] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "urls", _Urls.of(self.paths, tuple(self.urls)))
 
     def __len__(self) -> int:
         return len(self.paths)
 
-    def only(self, paths: Collection[str]) -> ShardList:
-        """Return those of the shards that have one of these paths."""
-        wanted = set(paths)
-        kept = [pair for pair in zip(self.paths, self.urls, strict=True) if pair[0] in wanted]
-        return ShardList(root=self.root, paths=tuple(path for path, _ in kept), urls=tuple(url for _, url in kept))
+    def only(self, paths: Sequence[str]) -> ShardList:
+        """Return the shards that have these paths, all of which are listed; the texts are shared, not held twice."""
+        url_of = dict(zip(self.paths, self.urls, strict=True))
+        return ShardList(root=self.root, paths=tuple(paths), urls=tuple(url_of[path] for path in paths))
 
 
 def expand(source: Source) -> ShardList:
