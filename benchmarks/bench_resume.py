@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from equitar.catalog import Catalog
 from equitar.clock import Position
 from equitar.line import Supply
 from equitar.mix64 import Int64
@@ -79,7 +80,7 @@ def order_of(supplies: list[Supply]) -> Order:
         fields=None, copy=True, lanes=LANES, rank=RANKS - 1, world_size=RANKS, max_substitutes=0, handler=None,
         read_ahead=0, one_source=True,
     )  # fmt: skip
-    catalog: Any = None  # no shard is opened
+    catalog = Catalog(sources=(), sidecars=(), summaries=())  # no shard is opened
     order.__dict__["_prepared"] = Prepared(catalog, supplies, RANKS - 1, RANKS)
     return order
 

@@ -14,7 +14,7 @@ import pytest
 from fault_server import FAULTS, Site, serving, site_of
 
 import equitar
-from equitar.errors import ShardError, StaleSidecarError, StorageError
+from equitar.errors import ReadOnlyError, StaleSidecarError, StorageError
 from equitar.sources import Retries, Source
 from shards import flat, indexed, keys_of, over_ranks, write_tars
 
@@ -179,7 +179,7 @@ def test_index_and_check_of_remote_shards(site: Site, tmp_path: Path) -> None:
 
 
 def test_sidecars_cannot_be_written_to_a_web_server(site: Site) -> None:
-    with pytest.raises(ShardError, match=r"cannot be written .* give `sidecars` a folder"):
+    with pytest.raises(ReadOnlyError, match=r"cannot be written .*web servers are read only.*--sidecars"):
         equitar.index(source_at(site), labels="cls", jobs=1, progress=False, force=True)
 
 
