@@ -50,7 +50,7 @@ def contenders(found: Corpus) -> dict[str, Callable[[], int]]:
 
 def main() -> None:
     """Measure as the command line says, print a table for each size, and write `bench_index.csv`."""
-    chosen, book = setting("Measure indexing beside webdataset.", samples=4000), Book()
+    chosen, book = setting("Measure indexing beside webdataset.", samples=16_000), Book()
     for case in SIZES:
         with corpus(case, chosen) as found:
             for name, took in alternate(contenders(found), chosen.rounds).items():
