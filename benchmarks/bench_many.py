@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import equitar
+from equitar.dask_executor import DaskExecutor
 
 JOBS = 2
 COLUMNS = ("who", "shards", "seconds", "shards_per_second", "client_mb", "under_way", "scheduler_tasks")
@@ -83,7 +84,7 @@ def executor_of(who: str) -> Iterator[tuple[Executor, Callable[[], int]]]:
         LocalCluster(n_workers=JOBS, threads_per_worker=1, dashboard_address=":0") as cluster,  # type: ignore[no-untyped-call]
         Client(cluster) as client,  # type: ignore[no-untyped-call]
     ):
-        yield client.get_executor(pure=False), lambda: len(cluster.scheduler.tasks)
+        yield DaskExecutor(client), lambda: len(cluster.scheduler.tasks)
 
 
 def peak_mb() -> float:

@@ -39,7 +39,7 @@ LAYERS = (
             "shard_lists foreign cross_check expected patience ranges web remote files "
             "storage spool cache opening damage ahead summary_format summary labels "
             "label_formats outside detect label_files index_plan open_shard reader block "
-            "catalog selection label_recipe label_reading shard_index ledger executors "
+            "catalog selection label_recipe label_reading shard_index ledger dask_executor executors "
             "indexing estimates"
         ),
     ),

@@ -16,7 +16,7 @@ from equitar.indexing import check, index, summarize
 from equitar.outside import read_classes, read_labels
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
+    from distributed import Client
 
 _PART = re.compile(r"([0-9]+)/([0-9]+)")
 
@@ -110,7 +110,7 @@ def index_command(
         return
     vocabulary = read_classes(classes) if classes else None
     labelled = read_labels(labels_from, classes=vocabulary, crowd=not without_crowd) if labels_from else None
-    with _executor(scheduler) as executor:
+    with _client(scheduler) as executor:
         report = index(
             sources,
             labels=labels,
@@ -152,7 +152,7 @@ def summarize_command(
       equitar summarize cc3m=/data/cc3m-{000000..000331}.tar
     """
     sources = parse_sources(words, root=root, sidecars=sidecars)
-    with _executor(scheduler) as executor:
+    with _client(scheduler) as executor:
         report = summarize(sources, missing_shards=missing_shards, jobs=jobs, executor=executor, progress=not quiet)
     click.echo(report_shown(report, as_json=as_json))
 
@@ -204,7 +204,7 @@ def parse_part(text: str | None) -> tuple[int, int] | None:
 
 
 @contextmanager
-def _executor(scheduler: str | None) -> Iterator[Executor | None]:
+def _client(scheduler: str | None) -> Iterator[Client | None]:
     """Connect to a scheduler of dask, if one is given."""
     if scheduler is None:
         yield None
@@ -214,4 +214,4 @@ def _executor(scheduler: str | None) -> Iterator[Executor | None]:
     except ImportError as error:
         raise click.ClickException("`--scheduler` needs dask.distributed: pip install 'equitar[dask]'") from error
     with Client(scheduler) as client:  # type: ignore[no-untyped-call]
-        yield client.get_executor(pure=False)
+        yield client

@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from tqdm import tqdm
 
@@ -29,6 +29,9 @@ from equitar.shard_index import Outcome, Shard, check_shard, index_shard, rename
 from equitar.sources import Source
 from equitar.storage import local_path, place_of, remove
 from equitar.summary import folder_of, load_summary
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 __all__ = ["IndexReport", "SourceReport", "check", "index", "summarize"]
 
@@ -54,7 +57,7 @@ def index(
     missing: Missing = "error",
     missing_shards: MissingShards = "error",
     jobs: int | None = None,
-    executor: Executor | None = None,
+    executor: Executor | Client | None = None,
     part: tuple[int, int] | None = None,
     progress: bool = True,
     force: bool = False,
@@ -77,8 +80,8 @@ def index(
             leaves it out too.
         jobs: Processes; 1 reads in this one (default: the cores, if there are shards enough). They are spawned, so a
             script calls this under ``if __name__ == "__main__"``. With `executor`: how many shards it reads at once.
-        executor: Reads the shards in place of processes here: any of `concurrent.futures`, or dask's
-            ``client.get_executor()``. It must reach shards and sidecars by the same paths. It is not shut down.
+        executor: Reads the shards in place of processes here: any of `concurrent.futures`, or a client of dask
+            (``distributed.Client``). It must reach shards and sidecars by the same paths. It is not shut down.
         part: (i, n): read only the i-th of n parts of the shards, 0 <= i < n, and write no summary. Runs of all parts
             need not know of each other; `summarize` finishes what they did.
         progress: Whether a terminal shows a bar.
@@ -89,6 +92,7 @@ def index(
     Raises:
         ShardError: If shards failed; it lists them. All others have their sidecars.
         ReadOnlyError: If sidecars cannot be written where they should be.
+        WorkerError: If the executor is broken, or processes are killed again and again. What is done stays done.
     """
     ledgers = ledgers_of(sources)
     if part is not None:
@@ -107,7 +111,7 @@ def summarize(
     *,
     missing_shards: MissingShards = "error",
     jobs: int | None = None,
-    executor: Executor | None = None,
+    executor: Executor | Client | None = None,
     progress: bool = True,
 ) -> IndexReport:
     """Write the summary of each source from the sidecars that are there, and return what it holds; no tar is read.
@@ -174,7 +178,7 @@ def check(
 
 
 @contextmanager
-def _travelling(recipe: Recipe, ledgers: Sequence[Ledger], executor: Executor | None) -> Iterator[Spooled]:
+def _travelling(recipe: Recipe, ledgers: Sequence[Ledger], executor: Executor | Client | None) -> Iterator[Spooled]:
     """Write a recipe where all who read shards find it, and remove it at the end."""
     if executor is None:
         with tempfile.TemporaryDirectory(prefix="equitar-") as folder:
@@ -194,7 +198,7 @@ def _run(
     ledgers: Sequence[Ledger],
     *,
     jobs: int | None,
-    executor: Executor | None,
+    executor: Executor | Client | None,
     progress: bool,
     shards: Sequence[Shard] | None = None,
 ) -> None:
@@ -225,7 +229,7 @@ def _finish(
     ledgers: Sequence[Ledger],
     missing_shards: MissingShards,
     jobs: int | None,
-    executor: Executor | None,
+    executor: Executor | Client | None,
     *,
     table: LabelTable | None,
     is_part: bool,
@@ -250,7 +254,7 @@ def _finish(
     return IndexReport(sources=tuple(ledger.report() for ledger in ledgers))
 
 
-def _unify_names(ledger: Ledger, jobs: int | None, executor: Executor | None) -> None:
+def _unify_names(ledger: Ledger, jobs: int | None, executor: Executor | Client | None) -> None:
     """Give all sidecars of a source the same class names; each shard was read without knowing the names of others."""
     try:
         common = ledger.common_names()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
+import re
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import IO, Any, cast
 
 import dask
 import pytest
@@ -18,6 +24,7 @@ from test_indexing import shard
 import equitar
 from distributed import Client, KilledWorker, LocalCluster
 from equitar.cli import main
+from equitar.dask_executor import DaskExecutor
 from equitar.errors import ShardError, StorageError, WorkerError
 from equitar.executors import outcomes
 from equitar.label_recipe import spool, spooled
@@ -144,9 +151,30 @@ class Broken(Executor):
 
 def test_a_broken_executor_is_an_error_that_says_what_it_did(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        WorkerError, match=r"the executor broke while it did .*x-00\.tar, .* and 19 more; make a new one"
+        WorkerError, match=r"the executor broke while it did .*x-00\.tar, .*: it is over; make a new one"
     ):
         index(folder, tmp_path, executor=Broken())
+
+
+def test_a_pool_of_the_users_that_breaks_is_an_error_and_a_new_one_goes_on(
+    folder: Path, tmp_path: Path, expected: dict[str, bytes]
+) -> None:
+    (folder / "times").write_text("1")
+    spawn = multiprocessing.get_context("spawn")
+    told = r"the executor broke while it did .*x-05\.tar.*terminated abruptly"
+    with ProcessPoolExecutor(1, spawn) as pool, pytest.raises(WorkerError, match=told):
+        index(folder, tmp_path / "side", executor=pool)
+    assert (folder / "times").read_text() == "0"  # nobody made a pool anew
+    with ProcessPoolExecutor(1, spawn) as pool:
+        report = index(folder, tmp_path / "side", executor=pool)
+    assert report.skipped > 0
+    assert report.written + report.skipped == SHARDS
+    assert written(tmp_path / "side") == expected
+
+
+def test_what_is_no_executor_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"must be an executor of concurrent\.futures or a client of dask; got str"):
+        index(folder, tmp_path / "side", executor="tcp://head:8786")
 
 
 def test_a_relative_path_is_sent_as_an_absolute_one(
@@ -211,6 +239,98 @@ def test_where_every_process_is_killed_there_is_an_end(monkeypatch: pytest.Monke
 # ---- dask -----------------------------------------------------------------------------------------------------------------
 
 
+class Fetched:
+    """A future of dask, of which is told what fetching its result gives, and what its state is afterwards."""
+
+    def __init__(self, found: Any, status: str, error: BaseException | None = None) -> None:
+        self._found, self.status, self._error = found, status, error
+
+    async def result(self) -> Any:
+        if self._found is None:
+            await asyncio.Event().wait()
+        if isinstance(self._found, BaseException):
+            raise self._found
+        return self._found
+
+    async def exception(self) -> BaseException | None:
+        return self._error
+
+    def release(self) -> None:
+        pass
+
+
+class Scripted:
+    """A client of dask whose futures come as told."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, futures: list[Fetched]) -> None:
+        self.loop = self
+        self.asyncio_loop, self.futures = loop, futures
+        self.status, self.scheduler = "running", self
+        self.address = "tcp://head:8786"
+
+    def submit(self, task: Callable[..., Any], *words: Any, pure: bool) -> Fetched:
+        assert not pure
+        return self.futures.pop(0)
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """Give a loop that runs in a thread, as that of a client does."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def came(loop: asyncio.AbstractEventLoop, *futures: Fetched) -> list[Any]:
+    """Return what comes of one item whose attempts come as told."""
+    client = Scripted(loop, list(futures))
+    return [found for _, found in outcomes(str, ["a"], jobs=1, executor=DaskExecutor(cast("Any", client)))]
+
+
+KILLED = KilledWorker("task", cast("Any", SimpleNamespace(address="tcp://one:1")), 3)
+LOST = {
+    "its worker died as often as dask allows": Fetched(KILLED, "error", KILLED),
+    "its result was lost on the way, and making it again failed": Fetched(OSError("closed"), "error", KILLED),
+    "its result was lost, and is being made again": Fetched(OSError("closed"), "pending"),
+    "it was cancelled": Fetched(CancelledError("restart"), "cancelled"),
+    "its fetching was cancelled": Fetched(asyncio.CancelledError(), "finished"),
+}
+
+
+@pytest.mark.parametrize("lost", LOST.values(), ids=LOST)
+def test_what_dask_lost_is_done_again(loop: asyncio.AbstractEventLoop, lost: Fetched) -> None:
+    assert came(loop, lost, Fetched("done", "finished")) == ["done"]
+
+
+@pytest.mark.parametrize("status", ["finished", "lost", "pending", "error"])
+def test_a_result_that_came_counts_whatever_became_of_its_worker(loop: asyncio.AbstractEventLoop, status: str) -> None:
+    assert came(loop, Fetched("done", status)) == ["done"]
+
+
+def test_what_a_task_raises_is_told_and_not_tried_again(loop: asyncio.AbstractEventLoop) -> None:
+    missing = FileNotFoundError("no such shard")
+    assert came(loop, Fetched(missing, "error", missing)) == [missing]
+
+
+def test_what_dask_loses_alone_too_is_told_with_the_reason(loop: asyncio.AbstractEventLoop) -> None:
+    [found] = came(loop, *[Fetched(KILLED, "error", KILLED)] * 3)
+    assert re.search("lost again and again, at last .*: Attempted to run task .* on 4 different workers", str(found))
+
+
+def test_a_future_that_nobody_answers_ends_with_its_client(loop: asyncio.AbstractEventLoop) -> None:
+    client = Scripted(loop, [Fetched(None, "pending")])
+    future = DaskExecutor(cast("Any", client)).submit(str, "a")
+    with pytest.raises(TimeoutError):
+        future.result(timeout=0.1)
+    client.status = "closing"
+    with pytest.raises(BrokenExecutor, match="scheduler tcp://head:8786 is gone"):
+        future.result(timeout=5)
+
+
 @pytest.fixture(scope="module")
 def cluster(folder: Path) -> Iterator[LocalCluster]:
     path = os.environ.get("PYTHONPATH", "")
@@ -219,6 +339,7 @@ def cluster(folder: Path) -> Iterator[LocalCluster]:
             {
                 "distributed.nanny.environ": {"PYTHONPATH": f"{folder}{os.pathsep}{path}"},
                 "distributed.admin.log-format": "%(message)s",
+                "distributed.comm.timeouts.connect": "3s",  # so long a result is waited for whose worker died
             }
         ),
         LocalCluster(  # type: ignore[no-untyped-call]
@@ -228,31 +349,34 @@ def cluster(folder: Path) -> Iterator[LocalCluster]:
         yield cluster
 
 
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("allowed", [0, 3])
 def test_a_cluster_that_loses_a_worker_writes_what_one_process_writes(
-    folder: Path, tmp_path: Path, expected: dict[str, bytes], cluster: LocalCluster
+    folder: Path, tmp_path: Path, expected: dict[str, bytes], cluster: LocalCluster, allowed: int
 ) -> None:
     (folder / "times").write_text("1")
+    cluster.scheduler.allowed_failures = allowed
     with Client(cluster) as client:  # type: ignore[no-untyped-call]
-        index(folder, tmp_path / "side", executor=client.get_executor())
+        index(folder, tmp_path / "side", executor=client)
+        wait_until(lambda: not cluster.scheduler.tasks)  # no result stays on a worker, though the client is still there
     assert (folder / "times").read_text() == "0"
     assert written(tmp_path / "side") == expected
 
 
-class Killing(ThreadPoolExecutor):
-    """Says of one shard what dask says when workers die of it."""
-
-    def submit(self, task: Callable[..., Any], /, *words: Any, **named: Any) -> Future[Any]:
-        if not str(words[1]).endswith("x-05.tar"):
-            return super().submit(task, *words, **named)
-        killed: Future[Any] = Future()
-        killed.set_exception(KilledWorker("task", cast("Any", None), 3))
-        return killed
-
-
-def test_a_shard_that_kills_every_worker_is_named(folder: Path, tmp_path: Path) -> None:
-    words = r"1 error in 24 shards: .*x-05\.tar: the process that read it was killed"
-    with Killing(2) as executor, pytest.raises(ShardError, match=words):
-        index(folder, tmp_path / "side", executor=executor)
+def test_a_shard_that_kills_every_worker_is_named(folder: Path, tmp_path: Path, cluster: LocalCluster) -> None:
+    (folder / "times").write_text("99")
+    cluster.scheduler.allowed_failures = 0
+    words = r"1 error in 24 shards: .*x-05\.tar: who read it was lost again and again"
+    with Client(cluster) as client, pytest.raises(ShardError, match=words):  # type: ignore[no-untyped-call]
+        index(folder, tmp_path / "side", executor=client)
+    (folder / "times").write_text("0")
+    assert len([name for name in written(tmp_path / "side") if "presence" in name]) == SHARDS - 1
 
 
 def test_the_command_line_reads_on_a_cluster(
@@ -263,6 +387,49 @@ def test_the_command_line_reads_on_a_cluster(
     result = CliRunner().invoke(main, ["index", *words, *labels, "--scheduler", cluster.scheduler_address])
     assert result.exit_code == 0, result.output
     assert written(tmp_path / "side") == expected
+
+
+def test_the_executor_of_a_client_is_refused_because_its_futures_may_stay_open(
+    folder: Path, tmp_path: Path, cluster: LocalCluster
+) -> None:
+    with Client(cluster) as client, pytest.raises(TypeError, match="give `executor=client`"):  # type: ignore[no-untyped-call]
+        index(folder, tmp_path / "side", executor=client.get_executor())
+
+
+def test_a_scheduler_that_dies_is_an_error_in_one_line(folder: Path, tmp_path: Path) -> None:
+    words = [f"s={folder}/x-*.tar", "--sidecars", str(tmp_path / "side"), "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "distributed.cli.dask_scheduler",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--no-dashboard",
+    ]
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as scheduler,
+    ):
+        assert scheduler.stderr is not None
+        address = next(found[0] for line in scheduler.stderr if (found := re.search(r"tcp://127\S+", line)))
+
+        def kill_when_asked(lines: IO[str]) -> None:
+            for line in lines:
+                if "Receive client connection" in line:
+                    scheduler.kill()
+
+        killer = threading.Thread(target=kill_when_asked, args=[scheduler.stderr])
+        killer.start()
+        begin = time.monotonic()
+        result = CliRunner().invoke(main, ["index", *words, "--scheduler", address])
+        assert time.monotonic() - begin < 30
+        killer.join()
+    assert result.exit_code == 1
+    assert re.fullmatch(
+        rf"Error: the executor broke while it did .*: dask's scheduler {address} is gone; .*\n", result.output
+    )
 
 
 def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

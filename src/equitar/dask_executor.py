@@ -1,0 +1,95 @@
+"""The workers of dask as an executor: whatever becomes of a worker or of the scheduler, each future ends.
+
+Dask's own `Client.get_executor()` does not promise that. Where a result is lost with its worker while it is fetched, and making
+it again fails, its future stays open for ever; where it is being made again at the wrong moment, it ends in a `TypeError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from concurrent.futures import BrokenExecutor, Executor, Future
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+if TYPE_CHECKING:
+    import distributed
+
+_LOOK_AGAIN = 1.0  # seconds after which a future that is open asks whether its client still is
+
+Result = TypeVar("Result")
+
+
+class LostError(RuntimeError):
+    """A worker was lost, with what it did or had done."""
+
+
+class DaskExecutor(Executor):
+    """Hands tasks to the workers of a dask scheduler, and results back as they come: none stays on a worker."""
+
+    def __init__(self, client: distributed.Client) -> None:
+        self._client = client
+        self._gone = BrokenExecutor(
+            f"dask's scheduler {client.scheduler.address} is gone" if client.scheduler else "dask's client is closed"
+        )
+
+    def submit(self, task: Callable[..., Result], /, *words: Any, **named: Any) -> Future[Result]:
+        """Hand a task out.
+
+        Its future ends in what the task returns or raises, in a `LostError`, or in a `BrokenExecutor` when the scheduler is gone.
+        """
+        from distributed.client import ClosedClientError  # noqa: PLC0415  (an extra, and slow to import)
+
+        try:
+            # Not pure: dask gives equal calls one answer, which may be the old failure.
+            future = self._client.submit(task, *words, pure=False, **named)
+        except ClosedClientError as error:
+            raise self._gone from error
+        return asyncio.run_coroutine_threadsafe(self._outcome(future), self._client.loop.asyncio_loop)
+
+    async def _outcome(self, future: distributed.Future[Result]) -> Result:
+        """Return what a task returned; runs in the client's thread."""
+        from distributed import KilledWorker  # noqa: PLC0415  (as above)
+
+        asked = asyncio.ensure_future(cast("Awaitable[Result]", future.result()))
+        try:
+            # What is submitted while a client closes is never answered.
+            while not asked.done() and self._client.status not in ("closing", "closed"):
+                await asyncio.wait([asked], timeout=_LOOK_AGAIN)
+            if not asked.done():
+                raise self._gone
+            found = asked.exception()
+            if found is None:
+                return asked.result()
+            error = await future.exception() if future.status == "error" else None  # type: ignore[no-untyped-call]
+            if error is None or isinstance(error, KilledWorker):  # what was found is not of the task, but of fetching
+                raise LostError(str(found) or repr(found)) from found
+            raise error
+        finally:
+            asked.cancel()
+            future.release()  # type: ignore[no-untyped-call]  # at once, not when the trace of an error is forgotten
+
+
+def as_executor(executor: Executor | distributed.Client) -> Executor:
+    """Return an executor whose futures end, for one of Python or a client of dask.
+
+    Raises:
+        TypeError: If it is neither, or what `Client.get_executor` gives.
+    """
+    dask = sys.modules.get("distributed")  # who has none of its clients need not have it
+    if dask is not None and isinstance(executor, dask.Client):
+        if executor.asynchronous:  # waiting for it here would stop the loop that it runs in
+            raise TypeError(
+                "`executor` must be a client of dask outside of its event loop; call this from another thread"
+            )
+        return DaskExecutor(executor)
+    if dask is not None and isinstance(executor, dask.cfexecutor.ClientExecutor):
+        raise TypeError(
+            "`executor` must be dask's client itself, not its get_executor(), whose futures may stay open for ever when a worker "
+            "is lost; give `executor=client`"
+        )
+    if not isinstance(executor, Executor):
+        raise TypeError(
+            f"`executor` must be an executor of concurrent.futures or a client of dask; got {type(executor).__name__}"
+        )
+    return executor
