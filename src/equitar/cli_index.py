@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -213,5 +214,10 @@ def _client(scheduler: str | None) -> Iterator[Client | None]:
         from distributed import Client
     except ImportError as error:
         raise click.ClickException("`--scheduler` needs dask.distributed: pip install 'equitar[dask]'") from error
-    with Client(scheduler) as client:  # type: ignore[no-untyped-call]
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # what it lost is read again, or is our error
+    try:
+        connected = Client(scheduler)  # type: ignore[no-untyped-call]
+    except OSError as error:
+        raise click.ClickException(f"no scheduler of dask answers at {scheduler}: {error}; is it running?") from error
+    with connected as client:
         yield client

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 if TYPE_CHECKING:
     import distributed
 
-_LOOK_AGAIN = 1.0  # seconds after which a future that is open asks whether its client still is
+_LOOK_AGAIN = 1.0  # seconds after which a future that is open asks whether anybody is still there
+_ALONE = 600.0  # seconds that a scheduler may have no worker; queues of clusters, and nannies that start one anew, take a while
 
 Result = TypeVar("Result")
 
@@ -29,9 +31,12 @@ class DaskExecutor(Executor):
 
     def __init__(self, client: distributed.Client) -> None:
         self._client = client
-        self._gone = BrokenExecutor(
-            f"dask's scheduler {client.scheduler.address} is gone" if client.scheduler else "dask's client is closed"
+        self._where = (
+            f"dask's scheduler {client.scheduler.address}" if client.scheduler else "the scheduler of a closed client"
         )
+        self._gone = f"{self._where} is gone"
+
+        self._had_workers = time.monotonic()
 
     def submit(self, task: Callable[..., Result], /, *words: Any, **named: Any) -> Future[Result]:
         """Hand a task out.
@@ -42,10 +47,10 @@ class DaskExecutor(Executor):
 
         try:
             # Not pure: dask gives equal calls one answer, which may be the old failure.
-            future = self._client.submit(task, *words, pure=False, **named)
+            future = self._client.submit(_attempt, task, *words, pure=False, **named)
         except ClosedClientError as error:
-            raise self._gone from error
-        return asyncio.run_coroutine_threadsafe(self._outcome(future), self._client.loop.asyncio_loop)
+            raise BrokenExecutor(self._gone) from error
+        return asyncio.run_coroutine_threadsafe(self._outcome(future), cast("Any", self._client.loop).asyncio_loop)
 
     async def _outcome(self, future: distributed.Future[Result]) -> Result:
         """Return what a task returned; runs in the client's thread."""
@@ -53,11 +58,9 @@ class DaskExecutor(Executor):
 
         asked = asyncio.ensure_future(cast("Awaitable[Result]", future.result()))
         try:
-            # What is submitted while a client closes is never answered.
-            while not asked.done() and self._client.status not in ("closing", "closed"):
+            while not asked.done():
+                self._look()
                 await asyncio.wait([asked], timeout=_LOOK_AGAIN)
-            if not asked.done():
-                raise self._gone
             found = asked.exception()
             if found is None:
                 return asked.result()
@@ -68,6 +71,26 @@ class DaskExecutor(Executor):
         finally:
             asked.cancel()
             future.release()  # type: ignore[no-untyped-call]  # at once, not when the trace of an error is forgotten
+
+    def _look(self) -> None:
+        """Raise if nobody will answer: dask itself waits for workers for ever, and for what is asked while a client closes."""
+        if self._client.status in ("closing", "closed"):
+            raise BrokenExecutor(self._gone)
+        now = time.monotonic()
+        if self._client.scheduler_info()[
+            "n_workers"
+        ]:  # as of some seconds ago: within the client's loop, nothing is sent
+            self._had_workers = now
+        elif now - self._had_workers > _ALONE:
+            raise BrokenExecutor(f"{self._where} has had no worker for {_ALONE:.0f} s")
+
+
+def _attempt(task: Callable[..., Result], *words: Any, **named: Any) -> Result:
+    """Do a task on a worker. What would end a process would end the client's loop when it came there."""
+    try:
+        return task(*words, **named)
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError(f"it would have ended its process: {error!r}") from error
 
 
 def as_executor(executor: Executor | distributed.Client) -> Executor:

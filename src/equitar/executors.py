@@ -68,13 +68,15 @@ def _by_executor(
     executor: Executor, task: Callable[[Item], Result], coming: Iterator[Item], limit: int
 ) -> Iterator[tuple[Item, Result | BaseException]]:
     """Do items by an executor of the caller's; what it loses twice, it gets a last time one by one."""
+    lost: list[tuple[Item, BaseException]] = []
     for most in (limit, limit, 1):
         lost = yield from _through(executor, task, coming, limit=most)
         items = [item for item, _ in lost]
         for _, error in lost:
             if isinstance(error, BrokenExecutor):
                 raise WorkerError(
-                    f"the executor broke while it did {_listed(items)}: {error}; make a new one, and run this again"
+                    f"the executor broke while it did {_listed(items)}: {error}; make a new one and run this again, which goes on "
+                    "from what is done"
                 ) from error
         coming = iter(items)
     for item, error in lost:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import dask
 import pytest
@@ -272,6 +272,9 @@ class Scripted:
         assert not pure
         return self.futures.pop(0)
 
+    def scheduler_info(self) -> dict[str, Any]:
+        return {"workers": {"tcp://one:1": {}}}
+
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
@@ -361,17 +364,30 @@ def test_a_cluster_that_loses_a_worker_writes_what_one_process_writes(
     folder: Path, tmp_path: Path, expected: dict[str, bytes], cluster: LocalCluster, allowed: int
 ) -> None:
     (folder / "times").write_text("1")
-    cluster.scheduler.allowed_failures = allowed
+    scheduler: Any = cluster.scheduler
+    scheduler.allowed_failures = allowed
     with Client(cluster) as client:  # type: ignore[no-untyped-call]
         index(folder, tmp_path / "side", executor=client)
-        wait_until(lambda: not cluster.scheduler.tasks)  # no result stays on a worker, though the client is still there
+        wait_until(lambda: not scheduler.tasks)  # no result stays on a worker, though the client is still there
     assert (folder / "times").read_text() == "0"
     assert written(tmp_path / "side") == expected
 
 
+def leaves(number: int) -> int:
+    return sys.exit("enough") if number == 3 else number
+
+
+def test_a_task_that_ends_its_process_is_an_error_of_its_own(cluster: LocalCluster) -> None:
+    with Client(cluster) as client:  # type: ignore[no-untyped-call]
+        found = dict(outcomes(leaves, range(6), jobs=2, executor=client))
+    assert "SystemExit('enough')" in str(found.pop(3))
+    assert found == {number: number for number in (0, 1, 2, 4, 5)}
+
+
 def test_a_shard_that_kills_every_worker_is_named(folder: Path, tmp_path: Path, cluster: LocalCluster) -> None:
     (folder / "times").write_text("99")
-    cluster.scheduler.allowed_failures = 0
+    scheduler: Any = cluster.scheduler
+    scheduler.allowed_failures = 0
     words = r"1 error in 24 shards: .*x-05\.tar: who read it was lost again and again"
     with Client(cluster) as client, pytest.raises(ShardError, match=words):  # type: ignore[no-untyped-call]
         index(folder, tmp_path / "side", executor=client)
@@ -396,40 +412,63 @@ def test_the_executor_of_a_client_is_refused_because_its_futures_may_stay_open(
         index(folder, tmp_path / "side", executor=client.get_executor())
 
 
+def test_a_client_in_its_own_event_loop_is_refused_because_waiting_would_stop_it(
+    folder: Path, tmp_path: Path, cluster: LocalCluster
+) -> None:
+    async def in_the_loop() -> None:
+        async with Client(cluster.scheduler_address, asynchronous=True) as client:  # type: ignore[no-untyped-call]
+            index(folder, tmp_path / "side", executor=client)
+
+    with pytest.raises(TypeError, match="outside of its event loop"):
+        asyncio.run(in_the_loop())
+
+
 def test_a_scheduler_that_dies_is_an_error_in_one_line(folder: Path, tmp_path: Path) -> None:
     words = [f"s={folder}/x-*.tar", "--sidecars", str(tmp_path / "side"), "--quiet"]
-    command = [
-        sys.executable,
-        "-m",
-        "distributed.cli.dask_scheduler",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        "--no-dashboard",
-    ]
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
     with (
-        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
-        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as scheduler,
+        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),  # so long it may come back
+        subprocess.Popen([*command, "--no-dashboard"], stderr=subprocess.PIPE, text=True) as scheduler,
     ):
         assert scheduler.stderr is not None
         address = next(found[0] for line in scheduler.stderr if (found := re.search(r"tcp://127\S+", line)))
 
-        def kill_when_asked(lines: IO[str]) -> None:
-            for line in lines:
-                if "Receive client connection" in line:
-                    scheduler.kill()
+        def kill_when_asked() -> None:
+            try:
+                wait_until(lambda: any((tmp_path / "side").glob("*.recipe")))  # nobody reads shards, so the run goes on
+                time.sleep(0.2)
+            finally:
+                scheduler.kill()
 
-        killer = threading.Thread(target=kill_when_asked, args=[scheduler.stderr])
+        killer = threading.Thread(target=kill_when_asked)
         killer.start()
         begin = time.monotonic()
         result = CliRunner().invoke(main, ["index", *words, "--scheduler", address])
-        assert time.monotonic() - begin < 30
+        assert time.monotonic() - begin < 20
         killer.join()
     assert result.exit_code == 1
-    assert re.fullmatch(
-        rf"Error: the executor broke while it did .*: dask's scheduler {address} is gone; .*\n", result.output
-    )
+    told = rf"Error: the executor broke while it did .*: dask's scheduler {address} is gone; .* run this again, .*\n"
+    assert re.fullmatch(told, result.output), result.output
+
+
+def test_a_scheduler_without_workers_is_an_error_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equitar.dask_executor._LOOK_AGAIN", 0.1)
+    monkeypatch.setattr("equitar.dask_executor._ALONE", 1)
+    with (
+        LocalCluster(n_workers=0, dashboard_address=":0", silence_logs=50) as alone,  # type: ignore[no-untyped-call]
+        Client(alone) as client,  # type: ignore[no-untyped-call]
+        pytest.raises(
+            WorkerError, match=r"while it did a, b: dask's scheduler tcp://\S+ has had no worker for 1 s; make"
+        ),
+    ):
+        list(outcomes(str, ["a", "b"], jobs=1, executor=client))
+
+
+def test_a_scheduler_that_is_not_there_is_named(folder: Path) -> None:
+    with dask.config.set({"distributed.comm.timeouts.connect": "100ms"}):
+        result = CliRunner().invoke(main, ["index", f"s={folder}/x-*.tar", "--scheduler", "tcp://127.0.0.1:1"])
+    assert (result.exit_code, result.output.count("\n")) == (1, 1)
+    assert "no scheduler of dask answers at tcp://127.0.0.1:1" in result.output
 
 
 def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
