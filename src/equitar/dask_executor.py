@@ -77,9 +77,8 @@ class DaskExecutor(Executor):
         if self._client.status in ("closing", "closed"):
             raise BrokenExecutor(self._gone)
         now = time.monotonic()
-        if self._client.scheduler_info()[
-            "n_workers"
-        ]:  # as of some seconds ago: within the client's loop, nothing is sent
+        info = self._client.scheduler_info()  # as of some seconds ago: within the client's loop, nothing is sent
+        if info.get("n_workers", len(info["workers"])):
             self._had_workers = now
         elif now - self._had_workers > _ALONE:
             raise BrokenExecutor(f"{self._where} has had no worker for {_ALONE:.0f} s")
