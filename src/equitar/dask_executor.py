@@ -35,7 +35,6 @@ class DaskExecutor(Executor):
             f"dask's scheduler {client.scheduler.address}" if client.scheduler else "the scheduler of a closed client"
         )
         self._gone = f"{self._where} is gone"
-
         self._had_workers = time.monotonic()
 
     def submit(self, task: Callable[..., Result], /, *words: Any, **named: Any) -> Future[Result]:
@@ -78,7 +77,7 @@ class DaskExecutor(Executor):
             raise BrokenExecutor(self._gone)
         now = time.monotonic()
         info = self._client.scheduler_info()  # as of some seconds ago: within the client's loop, nothing is sent
-        if info.get("n_workers", len(info["workers"])):
+        if info.get("n_workers") or info.get("workers"):  # older releases of dask do not count
             self._had_workers = now
         elif now - self._had_workers > _ALONE:
             raise BrokenExecutor(f"{self._where} has had no worker for {_ALONE:.0f} s")
