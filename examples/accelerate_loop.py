@@ -6,6 +6,7 @@ Model and optimizer are prepared, the loader is not: accelerate would share out 
 from __future__ import annotations
 
 import argparse
+import gc
 from pathlib import Path
 
 import torch
@@ -45,6 +46,9 @@ def main(folder: Path, steps: int, accumulate: int) -> None:
         print(
             f"rank {accelerator.process_index} epoch 0 step {batch['__step__']} {batch['__source__']} {keys}\n", end=""
         )
+    accelerator.free_memory(model, optimizer)
+    del model, optimizer  # the model holds the process group, which must not outlive what ends it
+    gc.collect()
     accelerator.end_training()
 
 

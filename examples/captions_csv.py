@@ -7,6 +7,7 @@ torchrun --nproc-per-node 2 examples/captions_csv.py     # or is started by torc
 from __future__ import annotations
 
 import csv
+import gc
 import tempfile
 from pathlib import Path
 
@@ -77,6 +78,8 @@ def train(rank: int, folder: Path) -> None:
         assert len(set(seen)) == len(seen) == len(sampler) * BATCH_SIZE * len(everywhere), "and no caption twice"
         if rank == 0:
             print(f"epoch {epoch}:", " ".join(name for name, _ in mine))
+    del model
+    gc.collect()  # DistributedDataParallel is in a circle and would hold the group until the process ends
     distributed.destroy_process_group()
 
 
