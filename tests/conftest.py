@@ -45,6 +45,7 @@ for _name in (
     os.environ.pop(_name, None)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give all `distributed` tests to the same pytest worker, so that their process groups never compete for the cores."""
     for item in items:

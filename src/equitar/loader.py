@@ -17,6 +17,7 @@ from equitar.emit import Record
 from equitar.errors import PlanError, SidecarError
 from equitar.mix64 import Purpose, fold
 from equitar.pipeline import Batches
+from equitar.plan import Plan
 from equitar.ring import Packed, Ring
 from equitar.state import State, check_state, differences, state_of, walk_on
 from equitar.tally import Report, Tally
@@ -143,21 +144,35 @@ class Loader(DataLoader[Any]):
         plan = self._batches.plan_at(position, self.num_workers)
         if not self._is_compared:
             self._batches.order.check_rank()
-            world_size = self._batches.prepared().world_size
-            begin, mend = f"{position}", "call `set_epoch` and `load_state_dict` on all ranks alike"
-            compare_over_ranks(begin, world_size, what="place to begin at", mend=mend)
-            mend = "compare their sources, arguments, number of workers and sidecars"
-            compare_over_ranks(plan.digest, world_size, what="plan", mend=mend)
-            self._is_compared = True
         self._note_broken_off()
         self._batches.clock.position = position
         self._batches.clock.is_driven = True  # before workers start
         # What user code draws in workers differs by rank and epoch, and is the same in every run.
         names = (self._batches.order.seed, self._batches.prepared().rank, position.epoch, position.step)
         self.generator.manual_seed(fold(Purpose.WORKER_SEED, *names) >> 1)
+        batches = super().__iter__()
+        # After workers were forked: a thread that has just ended a collective may hold a lock of the interpreter, and what is
+        # forked then hangs (CPython 3.11 takes the lock in the child before it makes it anew).
+        try:
+            self._compare(plan, position)
+        except PlanError:
+            self._restart_workers()
+            self._batches.clock.is_driven = False
+            raise
         self._next_step = position.step
         self._under_way = this = object()
-        return self._pass(super().__iter__(), this, position, plan.num_steps)
+        return self._pass(batches, this, position, plan.num_steps)
+
+    def _compare(self, plan: Plan, position: Position) -> None:
+        """Compare plan and place over ranks, once."""
+        if self._is_compared:
+            return
+        world_size = self._batches.prepared().world_size
+        begin, mend = f"{position}", "call `set_epoch` and `load_state_dict` on all ranks alike"
+        compare_over_ranks(begin, world_size, what="place to begin at", mend=mend)
+        mend = "compare their sources, arguments, number of workers and sidecars"
+        compare_over_ranks(plan.digest, world_size, what="plan", mend=mend)
+        self._is_compared = True
 
     def _pass(
         self, batches: Iterator[tuple[Record, Any]], this: object, position: Position, num_steps: int

@@ -22,8 +22,7 @@ from elastic_figures import (
 
 from shards import Drops, rare_first, write_source
 
-# One worker of pytest runs all of it: what is begun is begun once.
-pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(280), pytest.mark.xdist_group("elastic")]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(280)]
 
 # Each number of ranks and of workers goes on from each other number; elastic_figures.py takes all 144 pairs.
 WORLDS: list[World] = [(1, 0), (1, 3), (2, 1), (2, 2), (3, 0), (3, 2)]
