@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -20,6 +19,8 @@ import webdataset as wds
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import equitar
+from equitar.catalog import catalog_of
+from equitar.reader import Reader, open_shards
 from measure import Corpus
 
 NUM_WORKERS = 2
@@ -89,10 +90,19 @@ def _wds_batches(here: Here) -> Iterable[Any]:
 
 
 def _equitar_samples(here: Here, *, copy: bool = True) -> Callable[[], Iterable[Sample]]:
-    batches = equitar.exact(
-        here.corpus.sources, batch_size=here.corpus.batch_size, collate=list, copy=copy, rank=0, world_size=1
-    )
-    return lambda: itertools.chain.from_iterable(batches)
+    catalog = catalog_of(here.corpus.sources)
+
+    def read() -> Iterator[Sample]:
+        """Read by the member tables, in the order of the tars: what batches are made of."""
+        for sidecars, summary in zip(catalog.sidecars, catalog.summaries, strict=True):
+            reader = Reader(sidecars, open_shards(), fields=None, copy=copy)
+            for shard, num_rows in enumerate(summary.num_samples.tolist()):
+                for row in range(num_rows):
+                    yield reader.read(shard, row)
+                reader.trim()
+            reader.close()
+
+    return read
 
 
 def _equitar_batches(here: Here) -> Iterable[Any]:
