@@ -58,10 +58,8 @@ def train(rank: int, folder: Path) -> None:
     sampler = equitar.DebiasedBatchSampler(datasets, batch_size=BATCH_SIZE, seed=3)
     whole = ConcatDataset[tuple[str, str]](datasets.values())
     loader = DataLoader[tuple[str, str]](whole, batch_sampler=sampler, num_workers=1, persistent_workers=True)
-
     sources = [equitar.Source(name, f"{folder}/{name}-*.tar") for name in SIZES]
     shards = equitar.Loader(equitar.debiased(sources, batch_size=BATCH_SIZE, seed=3))
-
     model = DistributedDataParallel(torch.nn.Linear(1, 1))
     for epoch in range(EPOCHS):
         mine = []
