@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from torch import distributed
 
 from equitar.errors import PlanError
+
+_MOMENT = 0.02  # seconds
 
 
 def compare_over_ranks(digest: str, world_size: int, *, what: str, mend: str) -> None:
@@ -25,3 +28,13 @@ def compare_over_ranks(digest: str, world_size: int, *, what: str, mend: str) ->
     different = [rank for rank, one in enumerate(found) if one != found[0]]
     if different:
         raise PlanError(f"all ranks must have the same {what}; rank {different[0]} has another than rank 0: {mend}")
+
+
+def let_collectives_end() -> None:
+    """Wait a moment before workers are forked, where ranks talk to each other.
+
+    A thread of gloo that has just ended a collective may hold a lock of the interpreter. CPython 3.11 takes that lock in the
+    forked child before it makes it anew, so that a worker forked right then waits for ever.
+    """
+    if distributed.is_available() and distributed.is_initialized():
+        time.sleep(_MOMENT)

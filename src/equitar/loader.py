@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from equitar.agreement import compare_over_ranks
+from equitar.agreement import compare_over_ranks, let_collectives_end
 from equitar.clock import Position
 from equitar.detect import detect_workers
 from equitar.emit import Record
@@ -150,10 +150,10 @@ class Loader(DataLoader[Any]):
         # What user code draws in workers differs by rank and epoch, and is the same in every run.
         names = (self._batches.order.seed, self._batches.prepared().rank, position.epoch, position.step)
         self.generator.manual_seed(fold(Purpose.WORKER_SEED, *names) >> 1)
+        if self.num_workers and self._iterator is None:
+            let_collectives_end()
         batches = super().__iter__()
-        # After workers were forked: a thread that has just ended a collective may hold a lock of the interpreter, and what is
-        # forked then hangs (CPython 3.11 takes the lock in the child before it makes it anew).
-        try:
+        try:  # ours comes after workers were forked, for the same reason
             self._compare(plan, position)
         except PlanError:
             self._restart_workers()

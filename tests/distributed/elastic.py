@@ -11,7 +11,6 @@ import os
 import pickle
 import signal
 import sys
-import time
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -64,7 +63,6 @@ def run(job: Job, batches: equitar.Batches, results: Path) -> None:
     if job["steps"] is not None and rank == 0:
         (results / f"{job['name']}.state").write_text(json.dumps(loader.state_dict()), encoding="utf-8")
     dist.barrier()
-    time.sleep(0.1)  # gloo's thread may still hold a lock of the interpreter, and CPython 3.11 forks badly then
     if job["kill"] and rank == dist.get_world_size() - 1:
         os.kill(os.getpid(), signal.SIGKILL)
     (results / f"{job['name']}.{rank}").write_bytes(pickle.dumps(given))

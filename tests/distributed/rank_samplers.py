@@ -16,6 +16,7 @@ from torch import distributed
 from torch.utils.data import DataLoader, RandomSampler, Sampler, WeightedRandomSampler
 
 import equitar
+from equitar.agreement import let_collectives_end
 
 SIZES = {"coco": 150, "lvis": 61}
 LABELS = {"coco": [[0]] * 150, "lvis": [[0, 1] if row < 5 else [0] for row in range(61)]}
@@ -81,6 +82,7 @@ def main() -> None:
             assert len(mine) == len(loader)
             everywhere: list[Any] = [None] * distributed.get_world_size()
             distributed.all_gather_object(everywhere, mine)
+            let_collectives_end()  # the next loader forks
             found[name].append(everywhere)
     found["refusals"] = refusals()
     if distributed.get_rank() == 0:
