@@ -33,8 +33,8 @@ def compare_over_ranks(digest: str, world_size: int, *, what: str, mend: str) ->
 def let_collectives_end() -> None:
     """Wait a moment before workers are forked, where ranks talk to each other.
 
-    A thread of gloo that has just ended a collective may hold a lock of the interpreter. CPython 3.11 takes that lock in the
-    forked child before it makes it anew, so that a worker forked right then waits for ever.
+    Workers forked right after a collective of gloo were seen to hang within the fork, in CPython 3.11. As far as could be seen,
+    its thread still held a lock of the interpreter, which the child takes before it makes it anew.
     """
     if distributed.is_available() and distributed.is_initialized():
         time.sleep(_MOMENT)
