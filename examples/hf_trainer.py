@@ -112,6 +112,7 @@ def main(folder: Path, steps: int, stop_after: int, *, resume: bool) -> None:
     if checkpoint is not None:
         loader.load_state_dict(json.loads(Path(checkpoint, "loader.json").read_text(encoding="utf-8")))
     trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.accelerator.end_training()  # a process that ends with its group standing may be aborted by a thread of gloo
 
 
 if __name__ == "__main__":

@@ -90,6 +90,7 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=PATIENCE)
     found = {**with_equitar(folder), "webdataset": with_webdataset(folder)}  # which breaks a group: it comes last
     (results / f"{dist.get_rank()}.json").write_text(json.dumps(found), encoding="utf-8")
+    dist.destroy_process_group()  # a process that ends with its group standing may be aborted by a thread of gloo
 
 
 if __name__ == "__main__":
