@@ -78,7 +78,7 @@ class Emitter:
         planned: Iterator[_Planned] = map(self._planned, steps_of(self.plan, self.topology, first_step))
         if self.budget is not None:
             planned = Lookahead(self.budget, self._wanted).over(planned)
-        readers = [feed.direct for feed in self.feeds if feed.direct is not None]
+        readers = [feed.reader for feed in self.feeds if feed.is_direct and isinstance(feed.reader, Reader)]
         is_bare = self.plan.is_whole and self.collate is columns and len(readers) == len(self.feeds)
         if is_bare and self.budget is None:
             yield from self._in_blocks(planned, readers)

@@ -97,8 +97,8 @@ class Feed:
     """Takes samples of one source through stages, one place at a time.
 
     Attributes:
+        reader: Reads its samples.
         is_direct: Whether what is planned comes, and nothing else: no stages, and no damage that is tolerated.
-        direct: The reader of shards, if that is so and it is one.
     """
 
     def __init__(
@@ -119,12 +119,11 @@ class Feed:
             paths: Path of each shard below the root of the source.
             max_substitutes: How many samples in a row may be dropped.
         """
-        self._name, self._reader, self._stages, self._max = name, reader, stages, max_substitutes
+        self._name, self.reader, self._stages, self._max = name, reader, stages, max_substitutes
         self._paths = paths
         reads = reader.reader if isinstance(reader, TolerantReader) else reader
         self._far = reads if isinstance(reads, Reader) and reads.is_far else None
         self.is_direct = not stages and not isinstance(reader, TolerantReader)
-        self.direct = reader if isinstance(reader, Reader) and not stages else None
         self._candidates: Iterator[tuple[int, int]] = iter(())
         self._copy = 0
         self._taken: list[tuple[str, str]] = []
@@ -134,7 +133,7 @@ class Feed:
 
     def read(self, shard: int, row: int, copy: int) -> Sample:
         """Return a sample as no stage has seen it."""
-        sample = self._reader.read(shard, row)
+        sample = self.reader.read(shard, row)
         sample["__source__"], sample["__copy__"] = self._name, copy
         return sample
 
