@@ -34,8 +34,18 @@ import webdataset as wds
 from torch.utils.data import DataLoader
 
 import equitar
-from bench_loader import as_it_is, dict_of_lists
-from measure import Book, Corpus, Setting, alternate, corpus, number, print_table, setting
+from measure import (
+    Book,
+    Corpus,
+    Setting,
+    alternate,
+    as_it_is,
+    corpus,
+    dict_of_lists,
+    number,
+    print_table,
+    setting,
+)
 from tars import write_tars
 
 LATENCY = STEP = 0.020  # seconds

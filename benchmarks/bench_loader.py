@@ -21,25 +21,9 @@ import webdataset as wds
 from torch.utils.data import DataLoader
 
 import equitar
-from measure import SIZES, SPEED, Book, Corpus, alternate, corpus, setting
+from measure import SIZES, SPEED, Book, Corpus, alternate, as_it_is, corpus, dict_of_lists, samples_in, setting
 
 NUM_WORKERS = 2
-FIELDS = ("jpg", "cls", "txt")
-
-
-def as_it_is(batch: Any) -> Any:
-    """Return a batch: torch's own function would look at every element."""
-    return batch
-
-
-def dict_of_lists(samples: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Make a batch for webdataset as equitar does."""
-    return {name: [sample[name] for sample in samples] for name in ("__key__", *FIELDS)}
-
-
-def samples_in(batches: Iterable[dict[str, list[str]]]) -> int:
-    """Count the samples of batches."""
-    return sum(len(batch["__key__"]) for batch in batches)
 
 
 def contenders(found: Corpus) -> dict[str, Iterable[dict[str, Any]]]:

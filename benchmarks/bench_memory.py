@@ -16,15 +16,14 @@ The shards are as large as they say but sparse: members are holes, which take no
 
 from __future__ import annotations
 
-import argparse
-import json
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from measure import Book, in_own_process, memory_of, number, print_table
+import equitar
+from measure import Book, as_it_is, cases_apart, in_own_process, memory_of, number, parser_of, print_table
 
 MEGABYTE = 1 << 20
 BATCH_SIZE, NUM_WORKERS, BATCHES, EPOCHS = 16, 2, 100, 5
@@ -70,8 +69,6 @@ def write_sparse(folder: Path, name: str) -> None:
 
 def equitar_batches(folder: Path, case: Case) -> Any:
     """Return the pipeline of equitar."""
-    import equitar
-
     sources = [equitar.Source(name, str(folder / f"{name}-*.tar")) for name in names_of(case)]
     return equitar.debiased(
         sources, batch_size=BATCH_SIZE, shuffle=case.buffer, steps=case.batches, rank=0, world_size=1
@@ -94,19 +91,12 @@ def wds_pipeline(folder: Path, case: Case) -> Any:
     return wds.DataPipeline(wds.RandomMix(each), batched).with_epoch(case.batches // NUM_WORKERS)
 
 
-def as_it_is(batch: Any) -> Any:
-    """Return a batch: torch's own function would look at every element."""
-    return batch
-
-
 def epochs_of(folder: Path, case: Case) -> Iterator[Iterable[Any]]:
     """Yield the epochs of one loader."""
     from torch.utils.data import DataLoader
 
     pipeline = wds_pipeline(folder, case) if case.reader == "wds" else equitar_batches(folder, case)
     if case.reader == "loader":
-        import equitar
-
         loader: Any = equitar.Loader(pipeline, num_workers=NUM_WORKERS, persistent_workers=True)
     else:
         loader = DataLoader(
@@ -125,15 +115,17 @@ def workers() -> list[str]:
     return [child for child in children if Path(f"/proc/{child}/cmdline").read_bytes() == mine]
 
 
-def measure(folder: Path, case: Case) -> dict[str, float]:
+def measure(folder: str, words: Iterable[Any]) -> dict[str, float]:
     """Return the most that one of the workers had in the first epoch and in the last one."""
+    case = Case(*words)
     found: dict[str, float] = {}
-    for epoch, batches in enumerate(epochs_of(folder, case)):
+    for epoch, batches in enumerate(epochs_of(Path(folder), case)):
         which = "first" if epoch == 0 else "last" if epoch == case.epochs - 1 else ""
         for step, _ in enumerate(batches):
             for worker in workers() if which and step % 10 == 9 else ():
                 for kind, value in memory_of(worker).items():
-                    found[f"{kind} {which}"] = max(found.get(f"{kind} {which}", 0.0), value)
+                    metric = f"{kind} {which} MB"
+                    found[metric] = max(found.get(metric, 0.0), value)
     return found
 
 
@@ -144,16 +136,7 @@ def names_of(case: Case) -> list[str]:
 
 def main() -> None:
     """Measure every case in a process of its own, print a table, and write `bench_memory.csv`."""
-    parser = argparse.ArgumentParser(description="Measure the memory of workers.")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/out"), help="where the CSV goes")
-    parser.add_argument("--tiny", action="store_true", help="a size for tests")
-    parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.case:
-        print(json.dumps(measure(Path(chosen.case["folder"]), Case(*chosen.case["case"]))))
-        return
-    import equitar
-
+    chosen = cases_apart(parser_of("Measure the memory of workers."), measure)
     cases, book, heading, rows = TINY if chosen.tiny else CASES, Book(), [""], []
     with tempfile.TemporaryDirectory() as folder:
         for name in names_of(max(cases, key=lambda case: case.sources)):
@@ -161,12 +144,11 @@ def main() -> None:
             source = equitar.Source(name, str(Path(folder) / f"{name}-*.tar"))
             equitar.index(source, labels="cls", jobs=1, progress=False)
         for case in cases:
-            found = in_own_process(__file__, {"folder": folder, "case": case})
+            found = in_own_process(__file__, folder, case)
             heading = ["", *found]
             rows.append([f"{case.reader}, {case.name}", *map(number, found.values())])
-            for metric, value in found.items():
-                book.note(case.name, case.reader, f"{metric} MB", value)
-    print_table("Memory of a worker, MB", heading, rows)
+            book.note_all(case.name, case.reader, found)
+    print_table("Memory of a worker", heading, rows)
     book.write(chosen.out / "bench_memory.csv")
 
 

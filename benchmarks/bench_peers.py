@@ -18,7 +18,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from measure import SIZES, SPEED, Book, Corpus, Setting, alternate, corpus, number, print_table, setting
+from measure import (
+    SIZES,
+    SPEED,
+    Book,
+    Corpus,
+    Setting,
+    alternate,
+    corpus,
+    number,
+    print_table,
+    samples_in,
+    setting,
+)
 from peers import PEERS, Here
 
 WIDS = Path(sys.prefix) / "wids"  # webdataset lost it after 0.2: of the old wheel only this is used
@@ -27,11 +39,6 @@ WIDS = Path(sys.prefix) / "wids"  # webdataset lost it after 0.2: of the old whe
 def count(samples: Callable[[], Iterable[Any]]) -> int:
     """Count samples."""
     return sum(1 for _ in samples())
-
-
-def samples_in(batches: Iterable[Any]) -> int:
-    """Count the samples of batches."""
-    return sum(len(batch["__key__"]) for batch in batches)
 
 
 def bytes_on_disk(folder: Path) -> int:

@@ -14,25 +14,27 @@ do. Four sources of 40, 30,
     peak MB      the most memory of the main process, and of the worker until its first batch; "libraries" is what Python and its
                  imports take of it
 
-A second table is of repeats: 1.7 million samples of 365 classes, long-tailed, as Objects365 has them, with the labels in memory. (In
-tars they come from sidecars: to read these comes on top, once.)
+Two more tables are of repeats: 1.7 million samples of 365 classes, long-tailed, as Objects365 has them. In the first one labels are
+in memory, in the second in sidecars on disk, one for each shard of 10,000 samples.
 
     count s      the samples of each class, and its repeat factor
-    sums s       the repeat factor of each sample, and their sum in each shard of 16,384
+    sums s       the repeat factor of each sample, and their sum in each shard
+    read s       both, with all sidecars read: what a main process does
     plan s       the plan from these, until the first batch
     labels MB    the labels in sparse rows
+    on disk MB   the sidecars
 
     python benchmarks/bench_plan.py [--out FOLDER] [--tiny]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import pickle
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,17 +43,20 @@ import numpy as np
 import equitar
 from equitar.clock import Position
 from equitar.counting import count_classes
-from equitar.label_presence import LabelRows
+from equitar.label_presence import collected
 from equitar.line import Supply
 from equitar.order import Order, Prepared
 from equitar.passes import Walk
 from equitar.plan import Plan
+from equitar.presence import Presence
 from equitar.recipe import Debiased, Mixed, Recipe
 from equitar.repeat import RepeatFactor, class_factors, sample_factors
+from equitar.sidecar import sidecar_of, sidecar_url, write_sidecar
 from equitar.state import check_state, position_in, state_of, walk_in
 from equitar.storage import expand
-from equitar.summary import Summary, write_summary
-from measure import Book, in_own_process, number, print_table
+from equitar.summary import Summary, summary_of, write_summary
+from equitar.tar import MemberTable
+from measure import Book, cases_apart, in_own_process, number, parser_of, peak, print_table
 
 SHARES = (4, 3, 2, 1)  # tenths of the samples
 ROWS, BATCH_SIZE, SHUFFLE = 10_000, 64, 5_000
@@ -81,8 +86,8 @@ CASES = (
     LARGEST._replace(kind="mixed"),
 )
 TINY = (Case(2 * MILLION, 2, 2, "mixed"),)
-OBJECTS = {"samples": 1_700_000, "classes": 365}
-FEW_OBJECTS = {"samples": 20_000, "classes": 365}
+OBJECTS, FEW_OBJECTS, CLASSES = 1_700_000, 20_000, 365
+REPEAT = RepeatFactor(1e-2)
 
 
 def sources_in(folder: Path, samples: int) -> list[equitar.Source]:
@@ -125,12 +130,6 @@ def order_of(sources: list[equitar.Source], case: Case, prepared: Prepared | Non
     if prepared is not None:
         order.__dict__["_prepared"] = prepared
     return order
-
-
-def peak() -> float:
-    """Return the most memory of this process so far, in MB; `getrusage` would count what started it, too."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 def know(plan: Plan, case: Case, step: int) -> None:
@@ -194,31 +193,75 @@ def resumed(case: Case, folder: Path) -> dict[str, float]:
     return {"resume s": time.process_time() - begin}
 
 
-def drawn_labels(samples: int, classes: int) -> LabelRows:
-    """Return long-tailed label sets: class c with a density that falls with c."""
+def drawn_labels(samples: int) -> Iterator[Presence]:
+    """Yield the labels of shards, long-tailed: class c with a density that falls with c."""
     rng = np.random.default_rng(0)
-    lengths = rng.integers(0, 13, samples)
-    drawn = (classes * rng.random(int(lengths.sum())) ** 4).astype(np.int64).tolist()
-    ends = np.cumsum(lengths).tolist()
-    return LabelRows.of_sets(drawn[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True))
+    for first in range(0, samples, ROWS):
+        lengths = rng.integers(0, 13, min(ROWS, samples - first))
+        ids = (CLASSES * rng.random(int(lengths.sum())) ** 4).astype(np.int64)
+        yield Presence.of_entries(np.repeat(np.arange(len(lengths)), lengths), ids, None, num_rows=len(lengths))
 
 
-def repeats(size: dict[str, int]) -> dict[str, float]:
+def drawn_table(shard: int, num_rows: int) -> MemberTable:
+    """Return the member table of a shard of images of some 60 KB, with a label file and a caption each."""
+    size = np.random.default_rng(shard).integers((1, 45_000, 20), (9, 75_000, 90), (num_rows, 3)).ravel()
+    return MemberTable(
+        keys=[f"{shard:04}{row:05}" for row in range(num_rows)],
+        indptr=np.arange(0, 3 * num_rows + 1, 3),
+        fields=["cls", "jpg", "txt"],
+        field=np.tile(np.arange(3), num_rows),
+        offset=np.cumsum(1536 + (size + 511 & -512)) - (size + 511 & -512),
+        size=size,
+        sliceable=True,
+        contents=[],
+        notes=(),
+    )
+
+
+def objects_in(folder: Path, samples: int) -> equitar.Source:
+    """Return the source of labelled samples."""
+    num = -(-samples // ROWS)
+    return equitar.Source("objects", f"{folder}/{{000000..{num - 1:06}}}.tar", root=str(folder))
+
+
+def draw_sidecars(folder: Path, samples: int) -> None:
+    """Write the sidecars of labelled samples, and their summary."""
+    source = objects_in(folder, samples)
+    listed, sidecars = expand(source), []
+    for shard, (path, presence) in enumerate(zip(listed.paths, drawn_labels(samples), strict=True)):
+        table = drawn_table(shard, presence.num_rows)
+        size = int(table.offset[-1] + table.size[-1]) + 10_240
+        sidecars.append(sidecar_of(table, shard_size=size, presence=presence, class_names=None, label_spec="cls"))
+        write_sidecar(sidecar_url(listed, path, None), sidecars[-1])
+    write_summary(source, listed, summary_of(listed.paths, sidecars))
+
+
+def from_memory(case: Case, _: Path) -> dict[str, float]:
     """Plan repeats from labels in memory: what a main process does, apart from reading sidecars."""
-    labels = drawn_labels(size["samples"], size["classes"])
-    how = RepeatFactor(1e-2)
+    labels = collected(drawn_labels(case.samples), None)
     begin = time.process_time()
     counts = count_classes(labels.parts(), names=None, empty="keep")
-    (factors,) = class_factors([counts], how)
+    (factors,) = class_factors([counts], REPEAT)
     found = {"count s": time.process_time() - begin}
     begin = time.process_time()
     rows = [sample_factors(one, counts.ids, factors) for one in labels.parts()]
     supply = Supply.of("objects", [f"{shard:06}.tar" for shard in range(len(rows))], rows)
     found["sums s"] = time.process_time() - begin
     begin = time.process_time()
-    case = Case(size["samples"], 8, 4, "mixed")
     planned(order_of([], case, Prepared(no_catalog(), [supply], 7, 8)), case, 0)
     return {**found, "plan s": time.process_time() - begin, "labels MB": labels.nbytes / 1e6}
+
+
+def from_disk(case: Case, folder: Path) -> dict[str, float]:
+    """Plan repeats from labels in sidecars: all that a main process does."""
+    begin = time.process_time()
+    order = replace(order_of([objects_in(folder, case.samples)], case, None), repeat=REPEAT)
+    order.prepared()
+    found = {"read s": time.process_time() - begin}
+    begin = time.process_time()
+    planned(order, case, 0)
+    on_disk = sum(path.stat().st_size for path in folder.glob("*.presence.npz"))
+    return {**found, "plan s": time.process_time() - begin, "on disk MB": on_disk / 1e6}
 
 
 def no_catalog() -> Any:
@@ -230,43 +273,39 @@ PARTS: dict[str, Callable[[Case, Path], dict[str, float]]] = {
     "main": main_process,
     "worker": worker,
     "resume": resumed,
+    "labels in memory": from_memory,
+    "labels on disk": from_disk,
 }
+
+
+def measured(part: str, case: list[Any], folder: str) -> dict[str, float]:
+    """Return what a part of a case takes."""
+    libraries = peak()
+    return {**PARTS[part](Case(*case), Path(folder)), "libraries MB": libraries}
 
 
 def main() -> None:
     """Run every part of every case in a process of its own, print tables, and write `bench_plan.csv`."""
-    parser = argparse.ArgumentParser(description="Measure planning at scale.")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/out"), help="where the CSV goes")
-    parser.add_argument("--tiny", action="store_true", help="a size for tests")
-    parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.case:
-        part, libraries = chosen.case.pop("part"), peak()
-        found = (
-            repeats(chosen.case)
-            if part == "repeats"
-            else PARTS[part](Case(*chosen.case["case"]), Path(chosen.case["folder"]))
-        )
-        print(json.dumps({**found, "libraries MB": libraries}))
-        return
-    book, heading, rows = Book(), [], []
+    chosen, book = cases_apart(parser_of("Measure planning at scale."), measured), Book()
+    rows, heading = [], [""]
     for case in TINY if chosen.tiny else CASES:
         with tempfile.TemporaryDirectory() as folder:
             draw_summaries(Path(folder), case.samples)
             figures: dict[str, float] = {}
-            for part in PARTS:
-                figures |= in_own_process(__file__, {"part": part, "case": case, "folder": folder})
-        heading = list(figures)
+            for part in ("main", "worker", "resume"):
+                figures |= in_own_process(__file__, part, case, folder)
+        heading = ["", *figures]
         rows.append([case.name, *map(number, figures.values())])
-        for metric, value in figures.items():
-            book.note(case.name, "equitar", metric, value)
-    print_table("Planning at scale", ["", *heading], rows)
-    size = FEW_OBJECTS if chosen.tiny else OBJECTS
-    figures = in_own_process(__file__, {"part": "repeats", **size})
-    name = f"{size['samples']:,} samples x {size['classes']} classes"
-    print_table("Planning with repeats", ["", *figures], [[name, *map(number, figures.values())]])
-    for metric, value in figures.items():
-        book.note(name, "equitar", metric, value)
+        book.note_all(case.name, "equitar", figures)
+    print_table("Planning at scale", heading, rows)
+    objects = Case(FEW_OBJECTS if chosen.tiny else OBJECTS, 8, 4, "mixed")
+    name = f"{objects.samples:,} samples x {CLASSES} classes"
+    with tempfile.TemporaryDirectory() as folder:
+        draw_sidecars(Path(folder), objects.samples)
+        for part in ("labels in memory", "labels on disk"):
+            figures = in_own_process(__file__, part, objects, folder)
+            print_table(f"Planning with repeats, {part}", ["", *figures], [[name, *map(number, figures.values())]])
+            book.note_all(f"{name}, {part}", "equitar", figures)
     book.write(chosen.out / "bench_plan.csv")
 
 

@@ -17,7 +17,7 @@ page cache. Nothing is decoded. The second table is by processor time, which oth
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 import webdataset as wds
@@ -25,7 +25,7 @@ import webdataset as wds
 import equitar
 from equitar.catalog import Catalog, catalog_of
 from equitar.reader import Reader, open_shards
-from measure import SIZES, SPEED, Book, Corpus, alternate, corpus, setting
+from measure import FIELDS, SIZES, SPEED, Book, Corpus, alternate, corpus, samples_in, setting
 
 
 def raw(catalog: Catalog) -> int:
@@ -60,11 +60,6 @@ def ours(catalog: Catalog, *, copy: bool, in_order: bool) -> int:
     return count
 
 
-def samples_in(batches: Iterable[dict[str, list[str]]]) -> int:
-    """Count the samples of batches."""
-    return sum(len(batch["__key__"]) for batch in batches)
-
-
 def contenders(found: Corpus) -> dict[str, Callable[[], int]]:
     """Return what is measured: each reads every sample of the folder once and returns how many."""
     catalog = catalog_of(found.sources)
@@ -84,9 +79,7 @@ def contenders(found: Corpus) -> dict[str, Callable[[], int]]:
         "mixed": lambda: samples_in(mixed),
         "wds batched": lambda: sum(
             len(keys)
-            for keys, *_ in plain(
-                wds.shuffle(1000), wds.to_tuple("__key__", "jpg", "cls", "txt"), wds.batched(found.batch_size)
-            )
+            for keys, *_ in plain(wds.shuffle(1000), wds.to_tuple("__key__", *FIELDS), wds.batched(found.batch_size))
         ),
     }
 

@@ -28,7 +28,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 import equitar
-from measure import SPEED, Book, alternate, setting
+from measure import SPEED, Book, alternate, as_it_is, setting
 
 SIDE = 224
 NUM_WORKERS = 2
@@ -71,11 +71,6 @@ def stacked(samples: list[Sample]) -> dict[str, Any]:
         "image": torch.stack([sample["image"] for sample in samples]),
         "cls": torch.tensor([sample["cls"] for sample in samples]),
     }
-
-
-def as_it_is(batch: Any) -> Any:
-    """Return a batch: webdataset has made it."""
-    return batch
 
 
 def contenders(folder: Path, stage: Callable[[Iterable[Sample]], Iterator[Sample]], batch_size: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import equitar
 
 SIZES = {"4 KB": 4096, "60 KB": 61440, "1 MB": 1 << 20}
+FIELDS = ("jpg", "cls", "txt")  # of the samples that `tars.py` writes
 LARGEST = 400 << 20  # bytes of one corpus: of large samples there are fewer
 COLUMNS = ("case", "contender", "metric", "round", "value")
 SPEED = "samples/s"
@@ -85,6 +86,11 @@ class Book:
         """Write figures down."""
         self.figures.setdefault((case, contender, metric), []).extend(values)
 
+    def note_all(self, case: str, contender: str, figures: Mapping[str, float]) -> None:
+        """Write a figure of each metric down."""
+        for metric, value in figures.items():
+            self.note(case, contender, metric, value)
+
     def of(self, case: str, metric: str) -> dict[str, list[float]]:
         """Return the figures of each contender in a case."""
         return {name: found for (one, name, other), found in self.figures.items() if (one, other) == (case, metric)}
@@ -115,13 +121,19 @@ class Book:
                 writer.writerows([*key, at, f"{value:.6g}"] for at, value in enumerate(values))
 
 
-def setting(what: str, *, samples: int, rounds: int = 5) -> Setting:
-    """Return what the command line of a benchmark says; `--tiny` overrules its sizes."""
+def parser_of(what: str) -> argparse.ArgumentParser:
+    """Return a parser of what every benchmark takes."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/out"), help="where the CSV goes")
+    parser.add_argument("--tiny", action="store_true", help="a size for tests")
+    return parser
+
+
+def setting(what: str, *, samples: int, rounds: int = 5) -> Setting:
+    """Return what the command line of a benchmark says; `--tiny` overrules its sizes."""
+    parser = parser_of(what)
     parser.add_argument("--samples", type=int, default=samples, help="samples of each size")
     parser.add_argument("--rounds", type=int, default=rounds, help="counted rounds of each contender")
-    parser.add_argument("--tiny", action="store_true", help="a size for tests")
     chosen = parser.parse_args()
     if chosen.tiny:
         return Setting(chosen.out, 256, 1, is_tiny=True)
@@ -170,8 +182,23 @@ def alternate(runs: Mapping[str, Callable[[], int]], rounds: int) -> dict[str, l
     return result
 
 
-def in_own_process(script: str, case: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a benchmark prints as JSON, when it is run alone with ``--case``, so that it counts its own memory only."""
+def cases_apart(parser: argparse.ArgumentParser, measured: Callable[..., Mapping[str, float]]) -> argparse.Namespace:
+    """Return what the command line of a benchmark says whose cases are run by `in_own_process`; there, run the case and exit.
+
+    Args:
+        parser: Of its command line.
+        measured: Returns the figures of a case, whose values it takes as they come out of JSON.
+    """
+    parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.case is not None:
+        print(json.dumps(measured(*chosen.case)))
+        raise SystemExit
+    return chosen
+
+
+def in_own_process(script: str, *case: Any) -> dict[str, float]:
+    """Return the figures of a case that a benchmark measures in a process of its own, which counts its own memory only."""
     command = [sys.executable, script, "--case", json.dumps(case)]
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])
@@ -183,6 +210,27 @@ def memory_of(pid: int | str = "self") -> dict[str, float]:
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
     kilobytes = {line.partition(":")[0]: int(line.split()[1]) for line in lines}
     return {name: kilobytes[name] / 1024 for name in ("Rss", "Pss", "Private_Dirty")}
+
+
+def peak() -> float:
+    """Return the most memory of this process so far, in MB; `getrusage` would count what started it, too."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+def as_it_is(batch: Any) -> Any:
+    """Return a batch: torch's own function would look at every element."""
+    return batch
+
+
+def dict_of_lists(samples: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Make a batch for others as equitar does."""
+    return {name: [sample[name] for sample in samples] for name in ("__key__", *FIELDS)}
+
+
+def samples_in(batches: Iterable[Mapping[str, Any]]) -> int:
+    """Count the samples of batches."""
+    return sum(len(batch["__key__"]) for batch in batches)
 
 
 def number(value: float) -> str:

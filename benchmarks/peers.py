@@ -21,10 +21,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 import equitar
 from equitar.catalog import catalog_of
 from equitar.reader import Reader, open_shards
-from measure import Corpus
+from measure import FIELDS, Corpus, as_it_is, dict_of_lists
 
 NUM_WORKERS = 2
-FIELDS = ("jpg", "cls", "txt")
 BUFFER = 1000
 CHUNK = 64 << 20  # bytes of a chunk or shard of those who write their own, as all of them recommend
 Sample = dict[str, Any]
@@ -49,16 +48,6 @@ class Peer(NamedTuple):
     converts: Callable[[Here], None] | None
     samples: Callable[[Here], Callable[[], Iterable[Sample]]]
     batches: Callable[[Here], Iterable[Any]] | None
-
-
-def as_it_is(batch: Any) -> Any:
-    """Return a batch: torch's own function would look at every element."""
-    return batch
-
-
-def dict_of_lists(samples: list[Sample]) -> dict[str, list[Any]]:
-    """Make a batch as equitar does."""
-    return {name: [sample[name] for sample in samples] for name in ("__key__", *FIELDS)}
 
 
 def read_by_wds(urls: list[str]) -> Iterator[Sample]:
