@@ -7,13 +7,14 @@ torchrun --nproc-per-node 2 examples/hf_trainer.py [FOLDER] --resume
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 from pathlib import Path
 from typing import Any
 
 import torch
 import webdataset as wds
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from transformers import BatchEncoding, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -112,7 +113,6 @@ def main(folder: Path, steps: int, stop_after: int, *, resume: bool) -> None:
     if checkpoint is not None:
         loader.load_state_dict(json.loads(Path(checkpoint, "loader.json").read_text(encoding="utf-8")))
     trainer.train(resume_from_checkpoint=checkpoint)
-    trainer.accelerator.end_training()  # a process that ends with its group standing may be aborted by a thread of gloo
 
 
 if __name__ == "__main__":
@@ -124,3 +124,6 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     equitar.index(sources_in(arguments.folder), jobs=1, progress=False)
     main(**vars(arguments))
+    gc.collect()  # the Trainer leaves its process group standing, and the model would hold it: gloo may abort or hang at the end
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
