@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from equitar.cli_words import kept, parse_sources
-from equitar.errors import PlanError
 from equitar.repeat import RepeatFactor
 from equitar.sources import Source
 from equitar.weights import Temperature, Weights
@@ -49,19 +48,25 @@ class PlanOptions:
         if self.repeat is None:
             return None
         try:
-            return RepeatFactor("median" if self.repeat == "median" else float(self.repeat), cap=self.cap)
+            how = RepeatFactor("median" if self.repeat == "median" else float(self.repeat))
         except ValueError as error:
-            raise click.UsageError(
-                f"`--repeat` must be a number in [0, 1] or median; got {self.repeat!r} ({error})"
-            ) from error
+            what = "`--repeat` must be a number in [0, 1] or median; got"
+            raise click.UsageError(f"{what} {self.repeat!r}") from error
+        try:
+            return replace(how, cap=self.cap)
+        except ValueError as error:
+            raise click.UsageError(f"`--cap` must be a finite number >= 1; got {self.cap}") from error
 
     def shares(self) -> Weights | None:
         """Return the share of each source."""
-        if self.weights and self.temperature:
+        if self.weights is not None and self.temperature is not None:
             raise click.UsageError("`--weights` and `--temperature` exclude each other")
-        return (
-            Temperature(self.temperature) if self.temperature else parse_weights(self.weights) if self.weights else None
-        )
+        if self.temperature is None:
+            return None if self.weights is None else parse_weights(self.weights)
+        try:
+            return Temperature(self.temperature)
+        except ValueError as error:
+            raise click.UsageError(f"`--temperature` must be a finite number >= 1; got {self.temperature}") from error
 
     def given(self) -> dict[str, Any]:
         """Return the options that say something, as they are written, with their values; a flag has True."""
@@ -209,6 +214,7 @@ def parse_weights(text: str) -> Weights:
         except ValueError:
             value = -1.0
         if not name or value < 0 or name in shares:
-            raise PlanError(f"`--weights` must be name=number for each source, such as a=0.7,b=0.3; got {word!r}")
+            wanted = "name=number for each source, each number >= 0, such as a=0.7,b=0.3"
+            raise click.UsageError(f"`--weights` must be {wanted}; got {word!r}")
         shares[name] = value
     return shares

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import click
 
 from equitar.cli_completion import Shards
-from equitar.errors import SourceError
 from equitar.sources import Source, Split, split
 
 _NAMED = re.compile(r"(?P<name>[\w.+-]+)=(?P<urls>.+)", re.DOTALL)
@@ -30,7 +29,9 @@ def parse_sources(words: Sequence[str], *, root: str | None = None, sidecars: st
     for word in words:
         named = _NAMED.fullmatch(word)
         if named is None:
-            raise SourceError(f"SOURCE must be name=urls; got {word!r}; write, say, train={word or 'shard-*.tar'}")
+            begin, equals, rest = word.partition("=")
+            urls = (rest if equals and "/" not in begin else word) or "shard-*.tar"
+            raise click.UsageError(f"SOURCE must be name=urls; got {word!r}; write, say, train={urls}")
         urls_of.setdefault(named["name"], []).append(named["urls"])
     return [
         Source(name=name, urls=urls[0] if len(urls) == 1 else tuple(urls), root=root, sidecars=sidecars)
@@ -49,10 +50,14 @@ def kept(sources: Sequence[Source], words: Sequence[str]) -> list[Source]:
     names = [source.name for source in sources]
     for word in words:
         name, _, text = word.partition("=")
-        if name not in names or not text.removeprefix("!") or name in keep_of:
+        is_wrong_split = text.startswith("split:") and not _SPLIT.fullmatch(text)
+        if name not in names or not text.removeprefix("!") or name in keep_of or is_wrong_split:
             wanted = "name=FILE, 'name=!FILE', name=0.5 or name=split:0/5, once for a source of this line"
-            raise SourceError(f"`--keep` must be {wanted} ({', '.join(names)}); got {word!r}")
-        keep_of[name] = _selection(text)
+            raise click.UsageError(f"`--keep` must be {wanted} ({', '.join(names)}); got {word!r}")
+        try:
+            keep_of[name] = _selection(text)
+        except ValueError as error:
+            raise click.UsageError(f"`--keep {word}`: {error}") from error
     return [replace(source, keep=keep_of.get(source.name, source.keep)) for source in sources]
 
 
@@ -77,6 +82,8 @@ class Commands(click.Group):
         """Run the command that the line names."""
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # of `equitar ... | head`: click ends in silence
         except (ValueError, RuntimeError, OSError) as error:
             # Click's own errors are RuntimeErrors, and know better how they are to be shown.
             if ctx.meta.get(_DEBUG) or isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):

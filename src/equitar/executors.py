@@ -47,6 +47,8 @@ def outcomes(
     Raises:
         WorkerError: If there is no getting on: processes break again and again, or the executor is broken.
     """
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"`jobs` must be >= 1; got {jobs!r}")
     if executor is not None:
         yield from _by_executor(as_executor(executor), task, iter(items), _IN_FLIGHT * (jobs or _AT_ONCE))
         return

@@ -94,6 +94,7 @@ def index(
         ReadOnlyError: If sidecars cannot be written where they should be.
         WorkerError: If the executor is broken, or processes are killed again and again. What is done stays done.
     """
+    _check(missing_shards)
     ledgers = ledgers_of(sources)
     if part is not None:
         keep_part(ledgers, *part)
@@ -128,6 +129,7 @@ def summarize(
     Raises:
         ShardError: If sidecars are missing or damaged; it lists them, with the command that makes them.
     """
+    _check(missing_shards)
     ledgers = ledgers_of(sources)
     _run(sidecar_row, ledgers, jobs=jobs, executor=executor, progress=progress)
     return _finish(ledgers, missing_shards, jobs, executor, table=None, is_part=False)
@@ -175,6 +177,11 @@ def check(
     for pattern in [against] if isinstance(against, str) else against:
         problems += differences(pattern, known, progress=progress)
     return problems
+
+
+def _check(missing_shards: MissingShards) -> None:
+    if missing_shards not in ("error", "skip"):
+        raise ValueError(f"`missing_shards` must be 'error' or 'skip'; got {missing_shards!r}")
 
 
 @contextmanager
@@ -235,8 +242,6 @@ def _finish(
     is_part: bool,
 ) -> IndexReport:
     """Write the summaries of sources whose shards are all done, and report."""
-    if missing_shards not in ("error", "skip"):
-        raise ValueError(f"`missing_shards` must be 'error' or 'skip'; got {missing_shards!r}")
     num_shards = sum(len(ledger.shards) for ledger in ledgers)
     for ledger in ledgers:
         if missing_shards == "skip":

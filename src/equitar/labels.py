@@ -34,6 +34,7 @@ Labels: TypeAlias = list[int] | list[str]
 Missing: TypeAlias = Literal["error", "empty"]
 
 FUNCTION_MEND = "read such labels with `package.module:function`"
+_WANTED = "a field (`cls`, `txt`), `json:PATH`, `npy` or `package.module:function`"
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _HEXADECIMAL = re.compile(r"[+-]?0[xob][0-9a-f]+", re.IGNORECASE)
@@ -74,8 +75,7 @@ def labels_from_spec(spec: str, *, missing: Missing = "error") -> Extractor:
     if _FUNCTION.fullmatch(spec):
         return FunctionLabels(function=spec, missing=missing)
     if not _FIELD.fullmatch(spec):
-        wanted = "a field (`cls`, `txt`), `json:PATH`, `npy` or `package.module:function`"
-        raise ValueError(f"`labels` must be {wanted}; got {spec!r}")
+        raise ValueError(f"`labels` must be {_WANTED}; got {spec!r}")
     field = spec.lower()  # as the fields of samples are
     if field.rsplit(".", 1)[-1] == "npy":
         return NpyLabels(field=field, missing=missing)
@@ -218,20 +218,20 @@ def as_labels(values: Iterable[object], *, where: str) -> Labels:
     """
     ids: list[int] = []
     names: list[str] = []
-    for value in values:
-        if isinstance(value, str) and value.strip():
-            names.append(value)
-        elif isinstance(value, _INTEGERS) and not isinstance(value, bool):
-            if not -(1 << 63) <= value < 1 << 63:
-                raise LabelError(f"a label id must fit into 64 bits; got {value} for {where}; {FUNCTION_MEND}")
-            ids.append(int(value))
+    for one in values:
+        if isinstance(one, str) and one.strip():
+            names.append(one)
+        elif isinstance(one, _INTEGERS) and not isinstance(one, bool):
+            if not -(1 << 63) <= one < 1 << 63:
+                raise LabelError(f"a label id must fit into 64 bits; got {one} for {where}; {FUNCTION_MEND}")
+            ids.append(int(one))
         else:
-            seen = f"{value!r} ({type(value).__name__})"
-            raise LabelError(f"a label must be an integer or a name; got {seen} for {where}; {FUNCTION_MEND}")
+            seen = f"{one!r:.80} ({type(one).__name__}) for {where}; "
+            mend = "name the path to it by `json:PATH`" if isinstance(one, dict) else FUNCTION_MEND
+            raise LabelError("a label must be an integer or a name; got " + seen + mend)
     if ids and names:
-        raise LabelError(
-            f"labels must be all ids or all names; got {ids[0]!r} and {names[0]!r} for {where}; use one kind"
-        )
+        seen = f"{ids[0]!r} and {names[0]!r} for {where}"
+        raise LabelError(f"labels must be all ids or all names; got {seen}; use one kind")
     return ids or names
 
 
@@ -295,6 +295,6 @@ def _imported(name: str) -> Callable[[Sample], Any]:
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"`labels` must name a function that can be imported; got {name!r} ({error})") from error
+        raise ValueError(f"`labels` must be {_WANTED} that can be imported; got {name!r} ({error})") from error
     function: Callable[[Sample], Any] = found
     return function

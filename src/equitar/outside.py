@@ -239,7 +239,12 @@ def _shared(names: Iterable[str]) -> dict[str, int]:
 
 
 def _raw(path: str) -> bytes:
-    raw = read_bytes(path, None)
+    try:
+        raw = read_bytes(path, None)
+    except FileNotFoundError as error:
+        raise LabelError(
+            f"the file {path} is not there but labels or classes are read from it; mend the path"
+        ) from error
     if not raw.startswith(b"\x1f\x8b"):
         return raw
     try:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from equitar.errors import SourceError
+from equitar.redact import shown
 from equitar.repeat import Float64
 from equitar.sidecar import Sidecar
 from equitar.sources import Source, Split
@@ -39,7 +40,12 @@ class _KeysOf:
 
     def __call__(self, path: str, sidecar: Sidecar) -> Float64:
         if not self._lines:
-            raw = read_bytes(self.url, self.storage_options)
+            try:
+                raw = read_bytes(self.url, self.storage_options)
+            except FileNotFoundError as error:
+                raise SourceError(
+                    f"`keep` names the file {shown(self.url)}, which is not there; mend the path"
+                ) from error
             self._lines.update(line for line in raw.decode("utf-8", "surrogateescape").split("\n") if line)
         listed = [key in self._lines or f"{path}\t{key}" in self._lines for key in sidecar.keys]
         kept: Float64 = (np.array(listed, bool) != self.excluded).astype(np.float64)

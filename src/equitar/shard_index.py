@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from equitar.errors import MissingShardError, SidecarError, StaleSidecarError
+from equitar.errors import LabelError, MissingShardError, SidecarError, StaleSidecarError
 from equitar.label_reading import read_contents
 from equitar.label_recipe import Recipe, Spooled, spooled
 from equitar.labels import Extractor, Labels, Missing, TextLabels, labels_from_spec, no_label
@@ -129,6 +129,8 @@ def _indexed(shard: Shard, file: BinaryIO, shard_size: int, recipe: Recipe) -> O
     if recipe.table is not None and matched is not None:
         presence, class_names = _joined(recipe.table, matched, keys, recipe.missing, shard)
     elif recipe.extract is not None and table is not None:
+        if recipe.missing == "error":
+            _check_fields(table, recipe.extract, shard.where)
         presence, class_names = _extracted(table, recipe.extract, recipe.vocabulary, shard.where)
     base = table or there
     assert base is not None
@@ -221,6 +223,14 @@ def _mend(shard: Shard, sidecar: Sidecar) -> str:
 
 def _is_outside(more: Sequence[str]) -> bool:
     return any(line.startswith("from=") for line in more)
+
+
+def _check_fields(table: MemberTable, extract: Extractor, where: str) -> None:
+    """Raise LabelError if no sample has a field that labels are read from: its name is wrong, more likely than the samples."""
+    if extract.fields and table.fields and not set(extract.fields) & set(table.fields):
+        wanted, there = (", ".join(map(repr, sorted(names))) for names in (extract.fields, table.fields))
+        mend = 'name one of these, or pass `missing="empty"` (`--missing empty`) if there are no labels'
+        raise LabelError(f"labels are read from field {wanted} but samples of {where} have {there}; {mend}")
 
 
 def _extracted(

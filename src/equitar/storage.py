@@ -6,6 +6,7 @@ below the root of its source, so that the order of a list, the mount point and t
 
 from __future__ import annotations
 
+import difflib
 import glob
 import itertools
 import os
@@ -51,6 +52,7 @@ __all__ = [
 ]
 
 _MAGIC = re.compile(r"[*?[]")
+_OURS = (".presence.npz", ".summary.npz", ".summary.json")  # what `index` writes beside shards
 _PART = re.compile(r"(?P<file>.+\.(?:yaml|yml|json)):(?P<part>[^/:]+)", re.DOTALL)
 
 
@@ -159,17 +161,46 @@ def _matches(pattern: str, source: Source) -> Iterator[str]:
             f"source {source.name!r} has the pattern {shown(pattern)!r}, whose braces are wrong: {error}"
         ) from error
     for one in unbraced:
+        # What ends as shards do is taken at its word: to ask for each of 100,000 whether it is a folder would take long.
+        if not one.endswith((".tar", ".gz", ".tgz")) and (local := local_path(one)) and Path(local).is_dir():
+            inside = shown(one.rstrip("/")) + "/*.tar"
+            raise SourceError(
+                f"source {source.name!r} names the folder {shown(one)!r} but must name shards, as in {inside!r}"
+            )
         found = _glob(one, source.storage_options)
         if not found:
-            raise SourceError(f"source {source.name!r} has the pattern {shown(one)!r}, which matches no file; mend it")
+            seen = f"source {source.name!r} has the pattern {shown(one)!r}, which matches no file"
+            raise SourceError(f"{seen}; {_what_is_there(one)}")
         yield from found
+
+
+def _what_is_there(pattern: str) -> str:
+    """Return what lies where a pattern matches nothing: the path is wrong, or the names are."""
+    local = local_path(pattern)
+    if local is None:
+        return "mend it"
+    folder = Path(local).parent
+    while _MAGIC.search(str(folder)):
+        folder = folder.parent
+    if not folder.is_dir():
+        return f"there is no folder {str(folder)!r}; mend the path"
+    names = sorted(one.name for one in folder.iterdir() if not one.name.endswith(_OURS))
+    like = difflib.get_close_matches(Path(local).name, names, n=1, cutoff=0)
+    return f"folder {str(folder)!r} holds " + (
+        f"{len(names)} others, such as {like[0]!r}; mend it" if like else "nothing"
+    )
 
 
 def _listed(path: str, source: Source) -> Iterator[str]:
     """Yield the URLs in a file: of another tool, see `equitar.shard_lists`, or one pattern a line."""
     part = _PART.fullmatch(path)
     file = part["file"] if part else path
-    raw = read_bytes(file, source.storage_options)
+    try:
+        raw = read_bytes(file, source.storage_options)
+    except FileNotFoundError as error:
+        raise SourceError(
+            f"source {source.name!r} lists '@{shown(file)}', which is not there; mend the path"
+        ) from error
     entries = read_entries(raw, file, part=part["part"] if part else None)
     if entries is not None:
         yield from (entry.url for entry in entries)
@@ -187,7 +218,7 @@ def _glob(pattern: str, options: StorageOptions) -> list[str]:
             return [pattern]
         begin = pattern[: len(pattern) - len(local)]  # what a `file:` URL has before its path
         # `Path.glob` wants a folder apart from the pattern, and gives other spellings back.
-        return [begin + one for one in sorted(glob.glob(local, recursive=True))]  # noqa: PTH207
+        return [begin + one for one in sorted(glob.glob(local, recursive=True)) if not one.endswith(_OURS)]  # noqa: PTH207
     web = pattern.startswith(("http:", "https:"))  # where ? begins a query
     if pattern.startswith("pipe:") or not ("*" in pattern if web else _MAGIC.search(pattern)):
         return [pattern]
@@ -195,7 +226,7 @@ def _glob(pattern: str, options: StorageOptions) -> list[str]:
 
     def found(files: Any, path: str) -> list[str]:
         files.invalidate_cache()  # a source may have grown since it was listed
-        return [files.unstrip_protocol(one) for one in sorted(files.glob(path))]
+        return [files.unstrip_protocol(one) for one in sorted(files.glob(path)) if not one.endswith(_OURS)]
 
     return [(f"{chain}::" if chain else "") + one for one in patiently(inner, options, "its list", found)]
 

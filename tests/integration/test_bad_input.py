@@ -40,7 +40,9 @@ def planned(builder: Builder, sources: list[Source], **arguments: Any) -> Any:
 @BUILDERS
 def test_no_such_shard(builder: Builder, tmp_path: Path) -> None:
     nothing = Source("a", str(tmp_path / "*.tar"))
-    with pytest.raises(SourceError, match=r"source 'a' has the pattern '.*/\*\.tar', which matches no file; mend it"):
+    with pytest.raises(
+        SourceError, match=r"source 'a' has the pattern '.*/\*\.tar', which matches no file; folder '.*' holds nothing"
+    ):
         planned(builder, [nothing])
 
 
@@ -120,13 +122,29 @@ def test_no_sources(builder: Builder) -> None:
         planned(builder, [])
 
 
+def test_a_choice_that_is_none_is_told_before_a_shard_is_read(tmp_path: Path) -> None:
+    source = Source("a", write_tars(tmp_path, "a", [3]))
+    wrong: Any = "skp"
+    with pytest.raises(ValueError, match=r"`missing_shards` must be 'error' or 'skip'; got 'skp'"):
+        equitar.index(source, missing_shards=wrong, progress=False)
+    with pytest.raises(ValueError, match=r"`jobs` must be >= 1; got 0"):
+        equitar.index(source, jobs=0, progress=False)
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_a_list_of_keys_that_is_not_there(sources: list[Source]) -> None:
+    with pytest.raises(SourceError, match=r"`keep` names the file no\.txt, which is not there; mend the path"):
+        planned(equitar.debiased, [replace(sources[0], keep="!no.txt")])
+
+
 # ---- labels -------------------------------------------------------------------------------------------------------------
 
 
 def test_no_label_field(tmp_path: Path) -> None:
     source = Source("a", write_tars(tmp_path, "a", [3]))
     with pytest.raises(
-        ShardError, match=r"no member 'json'\) for key 'a-0000' of .*a/000\.tar; give it one, or pass `missing="
+        ShardError,
+        match=r"labels are read from field 'json' but samples of .*a/000\.tar have .*; name one of these, or pass",
     ) as raised:
         indexed(source, labels="json:label")
     assert isinstance(raised.value.__cause__, LabelError)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -52,7 +53,7 @@ def test_equal_names_on_a_line_are_one_source(words: list[str], sources: dict[st
 
 @pytest.mark.parametrize("word", ["x.tar", "=x.tar", "a=", "s3://bucket/a=b.tar", "", "a b=x.tar"])
 def test_a_source_without_a_name_is_told_how_to_get_one(word: str) -> None:
-    with pytest.raises(SourceError, match=r"must be name=urls; got .*; write, say, train="):
+    with pytest.raises(click.UsageError, match=r"must be name=urls; got .*; write, say, train="):
         parse_sources(["good=x.tar", word])
 
 
@@ -118,11 +119,14 @@ def test_an_error_is_one_line_with_its_mend_and_exit_code_1(five: str, tmp_path:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["index", "x.tar"], "must be name=urls"),
-        (["index", "s=/no/such/*.tar"], "matches no file"),
+        (["index", "s=/no/such/*.tar"], "matches no file; there is no folder '/no/such'; mend the path"),
+        (["index", "s=/"], "source 's' names the folder '/' but must name shards, as in '/*.tar'"),
+        (["index", "s=@/no/such.txt"], "source 's' lists '@/no/such.txt', which is not there"),
         (["index", "s=/no/such.tar"], "1 of 1 shards are missing: 'such.tar'"),
         (["index", "s=/no/such.tar", "--labels", "a b"], "must be a field"),
-        (["index", "s=/no/such.tar", "--labels-from", "no-such.tsv"], "No such file or directory: 'no-such.tsv'"),
+        (["index", "s=/no/such.tar", "--labels-from", "no-such.tsv"], "the file no-such.tsv is not there"),
+        (["index", "s=/no/such.tar", "--classes", "no-such.txt"], "the file no-such.txt is not there"),
+        (["index", "s=/no/such.tar", "--labels", "jsn:a"], "must be a field (`cls`, `txt`), `json:PATH`, `npy` or"),
         (["check", "s=/no/such.tar"], "run `equitar index s=/no/such.tar`"),
     ],
 )
@@ -134,9 +138,38 @@ def test_what_a_user_gets_wrong_is_one_line(words: list[str], message: str) -> N
     assert len(result.output.splitlines()) <= 2
 
 
-@pytest.mark.parametrize("words", [["--debug", "index", "x.tar"], ["index", "x.tar", "--debug"]])
+@pytest.mark.parametrize("words", [["--debug", "index", "s=@no.txt"], ["index", "s=@no.txt", "--debug"]])
 def test_debug_gives_the_error_itself(words: list[str]) -> None:
     assert isinstance(equitar(*words).exception, SourceError)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("x.tar", "x.tar"), ("=x.tar", "x.tar"), ("a b=x.tar", "x.tar"), ("a=", "shard-*.tar")]
+)
+def test_a_wrong_source_is_wrong_usage_and_told_what_may_be_meant(word: str, meant: str) -> None:
+    result = equitar("index", word)
+    assert result.exit_code == 2
+    assert f"got {word!r}; write, say, train={meant}\n" in result.output
+
+
+def test_a_reader_that_has_enough_is_no_error(five: str) -> None:
+    """As in `equitar ... | head`: nothing is said, least of all in the middle of what was asked for."""
+    equitar("index", f"s={five}")
+    words = [sys.executable, "-m", "equitar.cli", "plan", f"s={five}", "--batch-size", "1", "--steps", "20000"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(equitar_cli.__file__).parents[1])}
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*words, "--json", "--samples"], env=environment, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+def test_a_field_that_no_sample_has_is_told_with_those_there_are(five: str) -> None:
+    told = equitar("index", f"s={five}", "--labels", "class").output
+    assert "labels are read from field 'class' but samples of " in told
+    assert "x-0.tar have 'cls'; name one of these" in told
 
 
 def test_wrong_options_are_told_as_click_tells_them(five: str) -> None:

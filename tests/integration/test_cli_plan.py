@@ -185,7 +185,9 @@ def test_stats_of_a_training_are_those_of_its_plan(training: str) -> None:
         (["cat=x.tar", "--batch-size", "4", "--samples"], "`--samples` goes with `--json`"),
         (["cat=x.tar", "--batch-size", "4", "--cap", "4"], "`--cap` goes with `--repeat`"),
         (["cat=x.tar", "--batch-size", "4", "--repeat", "often"], "must be a number in [0, 1] or median; got 'often'"),
-        (["cat=x.tar", "--batch-size", "4", "--repeat", "2"], "`threshold` must be in [0, 1]"),
+        (["cat=x.tar", "--batch-size", "4", "--repeat", "2"], "must be a number in [0, 1] or median; got '2'"),
+        (["cat=x.tar", "--batch-size", "4", "--repeat", "0.1", "--cap", "0"], "`--cap` must be a finite number >= 1"),
+        (["cat=x.tar", "--batch-size", "4", "--temperature", "0"], "`--temperature` must be a finite number >= 1"),
         (["cat=x.tar", "--batch-size", "4", "--weights", "cat=a"], "must be name=number for each source"),
         (["cat=x.tar", "--batch-size", "4", "--weights", "cat=1", "--temperature", "2"], "exclude each other"),
         (["nothing"], "must be name=urls"),
@@ -244,9 +246,14 @@ def test_rows_that_count_are_chosen_by_a_word(
     assert json.loads(plan.output)["steps"] == samples // 2
 
 
-@pytest.mark.parametrize("keep", ["b=0.5", "a", "a=", "a=!"])
+@pytest.mark.parametrize("keep", ["b=0.5", "a", "a=", "a=!", "a=split:1"])
 def test_a_selection_that_is_none_is_told(keep: str, tmp_path: Path) -> None:
     source = write_source(tmp_path, "a", [4])
     result = CliRunner().invoke(main, ["stats", f"a={source.urls}", "--keep", keep])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "`--keep` must be name=FILE" in result.output
+
+
+def test_a_part_that_there_is_not_is_told_with_its_option(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["stats", f"a={write_source(tmp_path, 'a', [4]).urls}", "--keep", "a=split:5/5"])
+    assert (result.exit_code, "`--keep a=split:5/5`: `part` must be in [0, 5); got 5" in result.output) == (2, True)

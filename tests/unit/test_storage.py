@@ -85,6 +85,13 @@ def test_a_list_in_a_file_has_one_pattern_a_line(folder: Path) -> None:
     assert _shards("@list").paths == ("a/x-0.tar", "a/x-1.tar", "b/x-0.tar")
 
 
+def test_a_glob_that_meets_what_index_wrote_leaves_it_out(folder: Path) -> None:
+    before = _shards("a/x*").paths
+    for name in ("x-0.presence.npz", "x.0123.summary.npz", "x.summary.json"):
+        Path("a", name).touch()
+    assert _shards("a/x*").paths == before
+
+
 def test_a_name_that_looks_like_a_glob_but_exists_is_meant(folder: Path) -> None:
     Path("a/z[1].tar").touch()
     assert _shards("a/z[1].tar").paths == ("z[1].tar",)
@@ -101,6 +108,9 @@ def test_a_given_root_keeps_paths_when_a_source_grows(folder: Path) -> None:
     [
         ("c/*.tar", None, "source 's' has the pattern 'c/\\*.tar', which matches no file"),
         (["a/x-0.tar", "c/{1,2}?.tar"], None, r"pattern 'c/1\?.tar', which matches no file"),
+        ("a/y-*.tar", None, "matches no file; folder 'a' holds . others, such as 'x-.\\.tar'"),
+        ("a", None, "source 's' names the folder 'a' but must name shards, as in 'a/\\*.tar'"),
+        ("@no.txt", None, "source 's' lists '@no.txt', which is not there"),
         ("@empty", None, "lists '@empty', which is empty"),
         ("a/x-{0..1.tar", None, "pattern 'a/x-{0..1.tar', whose braces are wrong"),
         (["a/x-0.tar", "a/*.tar"], None, "lists 'x-0.tar' twice, as a/x-0.tar and a/x-0.tar"),
