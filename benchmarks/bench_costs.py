@@ -5,30 +5,25 @@ lists. Ours is timed part by part, with a clock around each. webdataset's parts 
 one thing more each: walk the headers, read the data, make samples, shuffle and batch. All numbers are microseconds of processor
 time a sample, the least of several rounds: other work on the machine disturbs that least.
 
-    python benchmarks/bench_costs.py [--out FOLDER] [--samples N] [--rounds N]
+    python benchmarks/bench_costs.py [--out FOLDER] [--samples N] [--rounds N] [--tiny]
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
 import functools
 import tarfile
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import webdataset as wds
 
 import equitar
 from equitar import block, emit
-from tars import write_tars
+from measure import FIELDS, Book, Corpus, corpus, print_table, setting
 
-SIZES = {"4 KB": 4096, "60 KB": 61440}
-BATCH_SIZE = 64
+SIZES = ("4 KB", "60 KB")
 
 Costs = dict[str, float]
 
@@ -52,10 +47,9 @@ def timed(costs: Costs, name: str, owner: Any, attribute: str) -> Iterator[None]
         setattr(owner, attribute, function)
 
 
-def of_ours(folder: Path) -> tuple[int, Costs]:
+def of_ours(found: Corpus) -> tuple[int, Costs]:
     """Return the samples of an epoch of debiased batches, and the seconds of its parts."""
-    sources = [equitar.Source(name, str(folder / f"{name}-*.tar")) for name in ("one", "two")]
-    batches = equitar.debiased(sources, batch_size=BATCH_SIZE, rank=0, world_size=1)
+    batches = equitar.debiased(found.sources, batch_size=found.batch_size, rank=0, world_size=1)
     batches.plan(0)
     clock: Costs = {}
     with (
@@ -83,12 +77,11 @@ def seconds(run: Callable[[], Any]) -> float:
     return time.process_time() - begin
 
 
-def of_webdataset(folder: Path) -> Costs:
+def of_webdataset(found: Corpus) -> Costs:
     """Return the seconds of the parts of webdataset."""
-    urls = [str(path) for path in sorted(folder.glob("*.tar"))]
 
     def members(*, with_data: bool) -> None:
-        for url in urls:
+        for url in found.urls:
             with tarfile.open(url, "r|*") as archive:  # as webdataset opens it
                 for member in archive:
                     file = archive.extractfile(member) if with_data else None
@@ -97,26 +90,28 @@ def of_webdataset(folder: Path) -> Costs:
                     archive.members = []  # type: ignore[attr-defined]  # as webdataset does: else all stay in memory
 
     def pipeline(*stages: Callable[..., Any]) -> None:
-        for _ in wds.DataPipeline(wds.SimpleShardList(urls), wds.tarfile_to_samples(), *stages):
+        for _ in wds.DataPipeline(wds.SimpleShardList(found.urls), wds.tarfile_to_samples(), *stages):
             pass
 
-    to_tuple = wds.to_tuple("__key__", "jpg", "cls", "txt")
+    to_tuple = wds.to_tuple("__key__", *FIELDS)
     steps = {
         "tarfile: headers (and stepping over data)": seconds(lambda: members(with_data=False)),
         "tarfile: data": seconds(lambda: members(with_data=True)),
         "make samples": seconds(pipeline),
-        "shuffle(1000), batched(64)": seconds(lambda: pipeline(wds.shuffle(1000), to_tuple, wds.batched(BATCH_SIZE))),
+        "shuffle(1000), batched(64)": seconds(
+            lambda: pipeline(wds.shuffle(1000), to_tuple, wds.batched(found.batch_size))
+        ),
     }
     before = [0.0, *steps.values()]
     return {name: one - less for (name, one), less in zip(steps.items(), before, strict=False)}
 
 
-def measure(folder: Path, rounds: int) -> dict[str, Costs]:
+def measured(shards: Corpus, rounds: int) -> dict[str, Costs]:
     """Return the microseconds a sample of each part of each, of the round that took least."""
     best: dict[str, Costs] = {}
     for _ in range(rounds):
-        count, ours = of_ours(folder)
-        for name, found in (("equitar", ours), ("webdataset", of_webdataset(folder))):
+        count, ours = of_ours(shards)
+        for name, found in (("equitar", ours), ("webdataset", of_webdataset(shards))):
             one = {part: spent / count * 1e6 for part, spent in found.items()}
             if name not in best or sum(one.values()) < sum(best[name].values()):
                 best[name] = one
@@ -125,30 +120,18 @@ def measure(folder: Path, rounds: int) -> dict[str, Costs]:
 
 def main() -> None:
     """Measure as the command line says, print a table for each size, and write `bench_costs.csv`."""
-    parser = argparse.ArgumentParser(description="Measure where the time of a sample goes.")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/out"), help="where the CSV goes")
-    parser.add_argument("--samples", type=int, default=16000, help="samples of each size")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of which the least counts")
-    chosen = parser.parse_args()
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    with (chosen.out / "bench_costs.csv").open("w", newline="") as file, tempfile.TemporaryDirectory() as scratch:
-        writer = csv.writer(file)
-        writer.writerow(["size", "reader", "part", "microseconds_per_sample"])
-        for size, sample_bytes in SIZES.items():
-            folder = Path(scratch) / size.replace(" ", "")
-            each = max(BATCH_SIZE, chosen.samples // 4)
-            for seed, name in enumerate(("one", "two")):
-                write_tars(
-                    folder, name=name, num_shards=2, samples_per_shard=each, sample_bytes=sample_bytes, seed=seed
-                )
-            sources = [equitar.Source(name, str(folder / f"{name}-*.tar")) for name in ("one", "two")]
-            equitar.index(sources, labels="cls", jobs=1, progress=False)
-            for reader, costs in measure(folder, chosen.rounds).items():
-                whole = sum(costs.values())
-                print(f"\n{size} samples, {reader}: {whole:.1f} microseconds of processor time a sample")
-                for part, spent in costs.items():
-                    print(f"  {part:44}{spent:8.2f}{spent / whole:8.0%}")
-                    writer.writerow([size, reader, part, f"{spent:.3f}"])
+    chosen, book = setting("Measure where the time of a sample goes.", samples=16_000, rounds=3), Book()
+    for size in SIZES:
+        with corpus(size, chosen) as found:
+            costs_of = measured(found, chosen.rounds)
+        for reader, costs in costs_of.items():
+            whole = sum(costs.values())
+            rows = [[part, f"{spent:.2f}", f"{spent / whole:.0%}"] for part, spent in costs.items()]
+            title = f"{size} samples, {reader}: {whole:.1f} microseconds of processor time a sample"
+            print_table(title, ["", "microseconds", "share"], rows)
+            for part, spent in costs.items():
+                book.note(size, part, f"{reader}: microseconds a sample", spent)
+    book.write(chosen.out / "bench_costs.csv")
 
 
 if __name__ == "__main__":

@@ -12,14 +12,8 @@ needs for importing. What stays is the summary of each shard, a kilobyte or so; 
 
 from __future__ import annotations
 
-import argparse
-import csv
 import io
-import json
 import multiprocessing
-import resource
-import subprocess
-import sys
 import tarfile
 import tempfile
 import threading
@@ -32,9 +26,9 @@ from typing import Any
 
 import equitar
 from equitar.dask_executor import DaskExecutor
+from measure import Book, cases_apart, in_own_process, parser_of, peak, print_figures
 
 JOBS = 2
-COLUMNS = ("who", "shards", "seconds", "shards_per_second", "client_mb", "under_way", "scheduler_tasks")
 
 
 class Counted(Executor):
@@ -87,13 +81,7 @@ def executor_of(who: str) -> Iterator[tuple[Executor, Callable[[], int]]]:
         yield DaskExecutor(client), lambda: len(cluster.scheduler.tasks)
 
 
-def peak_mb() -> float:
-    """Return the largest memory of this process so far."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
-
-
-def measure(who: str, folder: Path, num_shards: int, at_once: int) -> dict[str, Any]:
+def measured(who: str, folder: str, num_shards: int, at_once: int) -> dict[str, float]:
     """Index a folder and return what it took."""
     tasks = 0
     with executor_of(who) as (executor, count), tempfile.TemporaryDirectory() as sidecars:
@@ -107,48 +95,39 @@ def measure(who: str, folder: Path, num_shards: int, at_once: int) -> dict[str, 
 
         watcher = threading.Thread(target=watch)
         watcher.start()
-        before, begin, counted = peak_mb(), time.perf_counter(), Counted(executor)
-        source = equitar.Source("s", str(folder / "*.tar"), sidecars=sidecars)
+        before, begin, counted = peak(), time.perf_counter(), Counted(executor)
+        source = equitar.Source("s", f"{folder}/*.tar", sidecars=sidecars)
         report = equitar.index(source, labels="cls", jobs=at_once, executor=counted, progress=False)
-        seconds, after = time.perf_counter() - begin, peak_mb()
+        seconds, after = time.perf_counter() - begin, peak()
         over.set()
         watcher.join()
     assert report.sources[0].written == num_shards
-    numbers = (seconds, num_shards / seconds, after - before, counted.most, tasks)
-    return dict(zip(COLUMNS, (who, num_shards, *numbers), strict=True))
+    return {
+        "seconds": seconds,
+        "shards/s": num_shards / seconds,
+        "client MB": after - before,
+        "under way": counted.most,
+        "scheduler's tasks": tasks,
+    }
 
 
 def main() -> None:
     """Measure as the command line says, print a table, and write `bench_many.csv`."""
-    parser = argparse.ArgumentParser(description="Measure the client of an index of many shards.")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/out"), help="where the CSV goes")
+    parser = parser_of("Measure the client of an index of many shards.")
     parser.add_argument("--shards", type=int, nargs="+", default=[2000, 20000], help="how many shards, each in turn")
     parser.add_argument("--at-once", type=int, default=64, help="shards that the executor is told to read at once")
-    parser.add_argument("--tiny", action="store_true", help="20 and 40 shards, by processes only")
-    parser.add_argument("--one", nargs=2, metavar=("WHO", "FOLDER"), help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.one:
-        print(json.dumps(measure(chosen.one[0], Path(chosen.one[1]), chosen.shards[0], chosen.at_once)))
-        return
+    chosen, book, found = cases_apart(parser, measured), Book(), {}
     shards, whos = ([20, 40], ["processes"]) if chosen.tiny else (chosen.shards, ["processes", "dask"])
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    print("".join(f"{name:>18}" for name in COLUMNS))
-    with tempfile.TemporaryDirectory() as scratch, (chosen.out / "bench_many.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
+    with tempfile.TemporaryDirectory() as scratch:
         for num_shards in shards:
             folder = Path(scratch) / str(num_shards)
             write_shards(folder, num_shards)
             for who in whos:
-                words = ["--one", who, str(folder), "--shards", str(num_shards), "--at-once", str(chosen.at_once)]
-                ran = subprocess.run([sys.executable, __file__, *words], check=True, capture_output=True, text=True)
-                found = json.loads(ran.stdout.splitlines()[-1])
-                writer.writerow(found)
-                told = (
-                    f"{one:,.1f}" if isinstance(one, float) else f"{one:,}" if isinstance(one, int) else one
-                    for one in found.values()
-                )
-                print("".join(f"{one:>18}" for one in told), flush=True)
+                figures = in_own_process(__file__, who, str(folder), num_shards, chosen.at_once)
+                found[f"{num_shards:,} shards, {who}"] = figures
+                book.note_all(f"{num_shards:,} shards", who, figures)
+    print_figures("The client of an index", found)
+    book.write(chosen.out / "bench_many.csv")
 
 
 if __name__ == "__main__":

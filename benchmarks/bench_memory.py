@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import equitar
-from measure import Book, as_it_is, cases_apart, in_own_process, memory_of, number, parser_of, print_table
+from measure import Book, as_it_is, cases_apart, in_own_process, memory_of, parser_of, print_figures
 
 MEGABYTE = 1 << 20
 BATCH_SIZE, NUM_WORKERS, BATCHES, EPOCHS = 16, 2, 100, 5
@@ -137,7 +137,7 @@ def names_of(case: Case) -> list[str]:
 def main() -> None:
     """Measure every case in a process of its own, print a table, and write `bench_memory.csv`."""
     chosen = cases_apart(parser_of("Measure the memory of workers."), measure)
-    cases, book, heading, rows = TINY if chosen.tiny else CASES, Book(), [""], []
+    cases, book, figures = TINY if chosen.tiny else CASES, Book(), {}
     with tempfile.TemporaryDirectory() as folder:
         for name in names_of(max(cases, key=lambda case: case.sources)):
             write_sparse(Path(folder), name)
@@ -145,10 +145,9 @@ def main() -> None:
             equitar.index(source, labels="cls", jobs=1, progress=False)
         for case in cases:
             found = in_own_process(__file__, folder, case)
-            heading = ["", *found]
-            rows.append([f"{case.reader}, {case.name}", *map(number, found.values())])
+            figures[f"{case.reader}, {case.name}"] = found
             book.note_all(case.name, case.reader, found)
-    print_table("Memory of a worker", heading, rows)
+    print_figures("Memory of a worker", figures)
     book.write(chosen.out / "bench_memory.csv")
 
 

@@ -4,13 +4,11 @@ A shard is served over the loopback by a server that waits before each answer, a
 ways: from the disk, by a walk over HTTP, and by a walk whose headers are fetched where DALI's index says they are. All three give
 the same sidecar. One process, one shard: several processes overlap the waiting of several shards, with offsets or without.
 
-    python benchmarks/bench_offsets.py [--out FOLDER] [--megabytes N] [--waits SECONDS ...]
+    python benchmarks/bench_offsets.py [--out FOLDER] [--megabytes N] [--waits SECONDS ...] [--tiny]
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
 import re
 import tempfile
 import threading
@@ -24,6 +22,7 @@ import webdataset as wds
 
 import equitar
 from equitar.sidecar import read_sidecar
+from measure import Book, parser_of, print_figures
 
 SIZES = {"4 KB": 4_096, "60 KB": 61_440, "300 KB": 300_000, "1 MB": 1_000_000, "5 MB": 5_000_000}
 
@@ -115,35 +114,39 @@ def indexed(url: str, folder: Path, offsets_from: str | None) -> tuple[float, st
     return time.perf_counter() - begin, read_sidecar(f"{sidecars}/shard.presence.npz", mend="").digest
 
 
+def measured(folder: Path, size: int, megabytes: float, waits: list[float]) -> dict[str, dict[str, float]]:
+    """Return the figures of each way to index a shard with members of one size."""
+    path = write_shard(folder, size, megabytes)
+    index = str(path.with_suffix(".idx"))
+    ways = {"": None, " + offsets": index}
+    disk = {f"disk{name}": indexed(str(path), folder, offsets_from) for name, offsets_from in ways.items()}
+    found = {name: {"seconds": seconds} for name, (seconds, _) in disk.items()}
+    for wait in waits:
+        for name, offsets_from in ways.items():
+            with serving(path, wait) as server:
+                url = f"http://127.0.0.1:{server.server_port}/shard.tar"
+                seconds, digest = indexed(url, folder, offsets_from)
+            assert digest == disk["disk"][1]
+            figures = {"seconds": seconds, "requests": server.requests, "MB": server.sent / 1e6}
+            found[f"http{name}, {wait:g} s a request"] = figures
+    return found
+
+
 def main() -> None:
-    """Measure, print a table and write a CSV file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/out"))
+    """Measure as the command line says, print a table for each size, and write `bench_offsets.csv`."""
+    parser = parser_of("Measure indexing over a network, with the offsets of another tool and without.")
     parser.add_argument("--megabytes", type=float, default=150.0, help="size of a shard")
     parser.add_argument("--waits", type=float, nargs="+", default=[0.0, 0.02], help="seconds before each answer")
-    parsed = parser.parse_args()
-    parsed.out.mkdir(parents=True, exist_ok=True)
-    rows = []
-    for name, size in SIZES.items():
-        with tempfile.TemporaryDirectory() as made:
-            folder = Path(made)
-            path = write_shard(folder, size, parsed.megabytes)
-            index = str(path.with_suffix(".idx"))
-            disk, digest = indexed(str(path), folder, None)
-            disk_told, _ = indexed(str(path), folder, index)
-            rows.append((name, "disk", "", round(disk, 3), 0, 0.0))
-            rows.append((name, "disk + offsets", "", round(disk_told, 3), 0, 0.0))
-            for wait in parsed.waits:
-                for how, offsets_from in (("http", None), ("http + offsets", index)):
-                    with serving(path, wait) as server:
-                        url = f"http://127.0.0.1:{server.server_port}/shard.tar"
-                        seconds, same = indexed(url, folder, offsets_from)
-                        assert same == digest
-                    rows.append((name, how, wait, round(seconds, 3), server.requests, round(server.sent / 1e6, 1)))
-    with (parsed.out / "bench_offsets.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("member", "how", "wait", "seconds", "requests", "MB"), *rows])
-    for row in [("member", "how", "wait", "seconds", "requests", "MB"), *rows]:
-        print("{:8} {:14} {!s:>5} {!s:>8} {!s:>9} {!s:>7}".format(*row))
+    chosen, book = parser.parse_args(), Book()
+    if chosen.tiny:
+        chosen.megabytes, chosen.waits = 0.5, [0.0]
+    for case, size in SIZES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            found = measured(Path(folder), size, chosen.megabytes, chosen.waits)
+        print_figures(f"Members of {case}", found)
+        for way, figures in found.items():
+            book.note_all(case, way, figures)
+    book.write(chosen.out / "bench_offsets.csv")
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ from equitar.state import check_state, position_in, state_of, walk_in
 from equitar.storage import expand
 from equitar.summary import Summary, summary_of, write_summary
 from equitar.tar import MemberTable
-from measure import Book, cases_apart, in_own_process, number, parser_of, peak, print_table
+from measure import Book, cases_apart, in_own_process, parser_of, peak, print_figures
 
 SHARES = (4, 3, 2, 1)  # tenths of the samples
 ROWS, BATCH_SIZE, SHUFFLE = 10_000, 64, 5_000
@@ -287,25 +287,23 @@ def measured(part: str, case: list[Any], folder: str) -> dict[str, float]:
 def main() -> None:
     """Run every part of every case in a process of its own, print tables, and write `bench_plan.csv`."""
     chosen, book = cases_apart(parser_of("Measure planning at scale."), measured), Book()
-    rows, heading = [], [""]
+    found: dict[str, dict[str, float]] = {}
     for case in TINY if chosen.tiny else CASES:
         with tempfile.TemporaryDirectory() as folder:
             draw_summaries(Path(folder), case.samples)
-            figures: dict[str, float] = {}
+            found[case.name] = {}
             for part in ("main", "worker", "resume"):
-                figures |= in_own_process(__file__, part, case, folder)
-        heading = ["", *figures]
-        rows.append([case.name, *map(number, figures.values())])
-        book.note_all(case.name, "equitar", figures)
-    print_table("Planning at scale", heading, rows)
+                found[case.name] |= in_own_process(__file__, part, case, folder)
+        book.note_all(case.name, "equitar", found[case.name])
+    print_figures("Planning at scale", found)
     objects = Case(FEW_OBJECTS if chosen.tiny else OBJECTS, 8, 4, "mixed")
-    name = f"{objects.samples:,} samples x {CLASSES} classes"
     with tempfile.TemporaryDirectory() as folder:
         draw_sidecars(Path(folder), objects.samples)
         for part in ("labels in memory", "labels on disk"):
+            name = f"{objects.samples:,} samples x {CLASSES} classes, {part}"
             figures = in_own_process(__file__, part, objects, folder)
-            print_table(f"Planning with repeats, {part}", ["", *figures], [[name, *map(number, figures.values())]])
-            book.note_all(f"{name}, {part}", "equitar", figures)
+            print_figures("Planning with repeats", {name: figures})
+            book.note_all(name, "equitar", figures)
     book.write(chosen.out / "bench_plan.csv")
 
 

@@ -4,16 +4,15 @@
 what is known of its shards takes a state and makes the plan ("plan s"), checks the state against it ("state s"), and knows its
 first batch ("first batch s", all together). No tar is opened: reading that batch comes on top.
 
-    python benchmarks/bench_resume.py [--tiny]
+    python benchmarks/bench_resume.py [--out FOLDER] [--tiny]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,11 +25,10 @@ from equitar.passes import Walk
 from equitar.plan import Plan
 from equitar.recipe import Debiased
 from equitar.repeat import ONE
-from equitar.shape import Shape
 from equitar.state import State, check_state, position_in, state_of, walk_in
+from measure import Book, parser_of, print_figures
 
 BATCH_SIZE, RANKS, LANES, SHUFFLE = 64, 8, 4, 5000
-COLUMNS = ("samples", "repeats", "steps", "where", "plan s", "state s", "first batch s", "state bytes")
 
 
 class Case(NamedTuple):
@@ -89,8 +87,8 @@ def plan_of(order: Order, position: Position, walk: Walk) -> Plan:
     return order.plan(order.prepared(), position, LANES, walk)
 
 
-def resume(supplies: list[Supply], saved: str) -> tuple[float, float, float]:
-    """Resume from a state, as a process that has only its supplies; return seconds to plan, to check, and to the batch."""
+def resume(supplies: list[Supply], saved: str) -> dict[str, float]:
+    """Resume from a state, as a process that has only its supplies; return what it takes."""
     begin = time.perf_counter()
     state: State = json.loads(saved)
     order, position = order_of(supplies), position_in(state)
@@ -99,33 +97,35 @@ def resume(supplies: list[Supply], saved: str) -> tuple[float, float, float]:
     check_state(state, state_of(order, plan, position))
     checked = time.perf_counter()
     plan.places(position.step, *plan.share(position.step, RANKS - 1, RANKS))
-    return planned - begin, checked - planned, time.perf_counter() - begin
+    return {
+        "plan s": planned - begin,
+        "state s": checked - planned,
+        "first batch s": time.perf_counter() - begin,
+        "state bytes": len(saved),
+    }
 
 
-def measure(case: Case, *, repeats: bool) -> list[list[Any]]:
-    """Return a row of the table for each place in an epoch."""
+def measured(case: Case, *, repeats: bool) -> dict[str, dict[str, float]]:
+    """Return the figures of each place in an epoch."""
     supplies = [supply(name, case, repeats=repeats) for name in ("one", "other")]
     order = order_of(supplies)
     plan = plan_of(order, Position(3, 0, 0, 0), Walk())
-    assert isinstance(plan.shape, Shape)
-    rows: list[list[Any]] = []
-    for where, step in (("start", 0), ("middle", plan.num_steps // 2), ("end", plan.num_steps - 1)):
-        saved = json.dumps(state_of(order, plan, Position(3, step, LANES, RANKS)))
-        figures = [round(figure, 4) for figure in resume(supplies, saved)]
-        samples = 2 * case.num_shards * case.num_rows
-        rows.append([samples, "yes" if repeats else "no", plan.num_steps, where, *figures, len(saved)])
-    return rows
+    places = {"start": 0, "middle": plan.num_steps // 2, "end": plan.num_steps - 1}
+    saved = {where: state_of(order, plan, Position(3, step, LANES, RANKS)) for where, step in places.items()}
+    return {where: resume(supplies, json.dumps(state)) for where, state in saved.items()}
 
 
 def main() -> None:
-    """Print a table."""
-    parser = argparse.ArgumentParser(description="Measure resuming at the start, middle and end of an epoch.")
-    parser.add_argument("--tiny", action="store_true", help="a size for tests")
-    case = TINY if parser.parse_args().tiny else FULL
-    print(*COLUMNS, sep="\t")
+    """Measure, print a table, and write `bench_resume.csv`."""
+    chosen, book = parser_of("Measure resuming at the start, middle and end of an epoch.").parse_args(), Book()
+    case, rows = TINY if chosen.tiny else FULL, {}
     for repeats in (False, True):
-        for row in measure(case, repeats=repeats):
-            print(*row, sep="\t")
+        name = "repeats" if repeats else "no repeats"
+        for where, figures in measured(case, repeats=repeats).items():
+            rows[f"{name}, {where}"] = figures
+            book.note_all(where, name, figures)
+    print_figures(f"Resuming, {2 * case.num_shards * case.num_rows:,} samples", rows)
+    book.write(chosen.out / "bench_resume.csv")
 
 
 if __name__ == "__main__":

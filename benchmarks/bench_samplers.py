@@ -4,21 +4,18 @@ Each row is measured in a process of its own, on labels drawn with a seed and gi
 held: Objects365 has 1.7 million images of 365 classes, LVIS 100,170 of 1,203. "Peak" is the resident size of the process at its
 largest, above what Python with its imports takes ("libraries").
 
-    python benchmarks/bench_samplers.py [--tiny]
+    python benchmarks/bench_samplers.py [--out FOLDER] [--tiny]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import resource
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from measure import Book, cases_apart, in_own_process, parser_of, peak, print_figures
 
 
 class Case(NamedTuple):
@@ -32,17 +29,6 @@ class Case(NamedTuple):
 
 FULL = (Case("objects365", 1_700_000, 365, 6), Case("lvis", 100_170, 1_203, 4))
 TINY = (Case("tiny", 3_000, 365, 6),)
-COLUMNS = (
-    "dataset",
-    "libraries MB",
-    "labels s",
-    "labels MB",
-    "peak MB",
-    "sampler s",
-    "sampler peak MB",
-    "epoch s",
-    "copies",
-)
 
 
 def label_sets(case: Case) -> Iterator[list[int]]:
@@ -56,11 +42,6 @@ def label_sets(case: Case) -> Iterator[list[int]]:
             at += length
 
 
-def megabytes() -> float:
-    """Return the largest resident size of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # kilobytes on Linux
-
-
 def drawing(case: Case) -> float:
     """Return the seconds that drawing alone takes, to be taken off."""
     begin = time.perf_counter()
@@ -69,49 +50,38 @@ def drawing(case: Case) -> float:
     return time.perf_counter() - begin
 
 
-def measure(case: Case) -> dict[str, Any]:
-    """Measure one dataset in this process."""
+def measured(*words: Any) -> dict[str, float]:
+    """Return what one dataset takes in this process."""
+    case = Case(*words)
     from equitar.label_presence import LabelRows  # before torch: what labels take must not hide below what it takes
 
-    libraries, begin = megabytes(), time.perf_counter()
+    found, begin = {"libraries MB": peak()}, time.perf_counter()
     rows = LabelRows.of_sets(label_sets(case))
-    labels_seconds, peak = time.perf_counter() - begin - drawing(case), megabytes()
+    found |= {
+        "labels s": time.perf_counter() - begin - drawing(case),
+        "labels MB": rows.nbytes / 1e6,
+        "peak MB": peak(),
+    }
 
     from equitar.samplers import RepeatFactorSampler
 
-    with_torch, begin = megabytes(), time.perf_counter()
+    with_torch, begin = peak(), time.perf_counter()
     sampler = RepeatFactorSampler(rows, 1e-2, rank=0, world_size=8, batch_size=16)
     length = len(sampler)
-    sampler_seconds, begin = time.perf_counter() - begin, time.perf_counter()
+    found |= {"sampler s": time.perf_counter() - begin, "sampler peak MB": peak() - with_torch}
+    begin = time.perf_counter()
     assert sum(1 for _ in sampler) == length
-    epoch_seconds = time.perf_counter() - begin
-    figures = (
-        libraries,
-        labels_seconds,
-        rows.nbytes / 1e6,
-        peak,
-        sampler_seconds,
-        megabytes() - with_torch,
-        epoch_seconds,
-    )
-    return dict(zip(COLUMNS, (case.name, *(round(figure, 2) for figure in figures), 8 * length), strict=True))
+    return {**found, "epoch s": time.perf_counter() - begin, "copies": 8 * length}
 
 
 def main() -> None:
-    """Measure every dataset in a process of its own, and print a table."""
-    parser = argparse.ArgumentParser(description="Measure samplers over large datasets.")
-    parser.add_argument("--tiny", action="store_true", help="a size for tests")
-    parser.add_argument("--case", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.case:
-        print(json.dumps(measure(Case(*json.loads(arguments.case)))))
-        return
-    print(*COLUMNS, sep="\t")
-    for case in TINY if arguments.tiny else FULL:
-        # Started from this process, which is small: a process counts the memory of the one that started it as its own peak.
-        command = [sys.executable, __file__, "--case", json.dumps(case)]
-        ran = subprocess.run(command, capture_output=True, text=True, check=True)
-        print(*json.loads(ran.stdout).values(), sep="\t")
+    """Measure every dataset in a process of its own, print a table, and write `bench_samplers.csv`."""
+    chosen, book = cases_apart(parser_of("Measure samplers over large datasets."), measured), Book()
+    found = {case.name: in_own_process(__file__, *case) for case in (TINY if chosen.tiny else FULL)}
+    for name, figures in found.items():
+        book.note_all(name, "equitar", figures)
+    print_figures("Samplers", found)
+    book.write(chosen.out / "bench_samplers.csv")
 
 
 if __name__ == "__main__":

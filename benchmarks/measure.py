@@ -242,6 +242,13 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def print_figures(title: str, figures: Mapping[str, Mapping[str, float]]) -> None:
+    """Print a table of figures: a row for each name, a column for each metric."""
+    metrics = list(dict.fromkeys(metric for each in figures.values() for metric in each))
+    rows = [[name, *(number(each[one]) if one in each else "" for one in metrics)] for name, each in figures.items()]
+    print_table(title, ["", *metrics], rows)
+
+
 def print_table(title: str, heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table: names to the left, figures to the right."""
     widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]

@@ -1,4 +1,4 @@
-"""The benchmarks that share `measure.py`, at a tiny size: they run, every contender reads, and the figures are written down."""
+"""The benchmarks at a tiny size: they run, every contender reads, and the figures are written down."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def _webdataset_closes() -> Iterator[None]:
     let_webdataset_close()
 
 
-def written(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> list[dict[str, str]]:
+def written(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, *more: str) -> list[dict[str, str]]:
     """Run a benchmark at its tiny size and return the lines of its CSV."""
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--out", str(folder), "--tiny"])
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--out", str(folder), "--tiny", *more])
     import_module(name).main()
     with (folder / f"{name}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -82,6 +82,47 @@ def test_what_is_measured_in_processes_of_its_own_is_written_down(
     rows = written(monkeypatch, tmp_path, name)
     assert metrics <= {row["metric"] for row in rows}
     assert all(float(row["value"]) > 0 for row in rows if row["metric"] in metrics)
+
+
+def test_resuming_is_measured_at_the_start_middle_and_end_of_an_epoch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = written(monkeypatch, tmp_path, "bench_resume")
+    states = {(row["contender"], row["case"]): float(row["value"]) for row in rows if row["metric"] == "state bytes"}
+    assert states.keys() == {
+        (repeats, where) for repeats in ("no repeats", "repeats") for where in ("start", "middle", "end")
+    }
+    assert max(states.values()) < 1000
+
+
+@pytest.mark.slow
+def test_samplers_are_measured_by_what_they_give(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rows = written(monkeypatch, tmp_path, "bench_samplers")
+    assert [float(row["value"]) >= 2900 for row in rows if row["metric"] == "copies"] == [True]
+
+
+def test_offsets_are_measured_on_disk_and_over_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rows = written(monkeypatch, tmp_path, "bench_offsets")
+    seconds = {row["contender"] for row in rows if row["metric"] == "seconds"}
+    assert seconds == {"disk", "disk + offsets", "http, 0 s a request", "http + offsets, 0 s a request"}
+
+
+def test_what_is_under_way_does_not_grow_with_the_shards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rows = written(monkeypatch, tmp_path, "bench_many", "--at-once", "2")
+    under_way = {row["case"]: float(row["value"]) for row in rows if row["metric"] == "under way"}
+    assert under_way == {"20 shards": 8, "40 shards": 8}
+
+
+def test_the_time_of_a_sample_is_shared_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = written(monkeypatch, tmp_path, "bench_costs")
+    printed = capsys.readouterr().out
+    for reader, num_parts in (("equitar", 5), ("webdataset", 4)):
+        metric = f"{reader}: microseconds a sample"
+        parts = [float(row["value"]) for row in rows if (row["case"], row["metric"]) == ("4 KB", metric)]
+        assert len(parts) == num_parts
+        assert f"{reader}: {sum(parts):.1f} microseconds" in printed
 
 
 def test_every_csv_is_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
