@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from equitar.class_stats import ClassStats
 from equitar.epoch_report import Report
 from equitar.finding import Finding, listed
+from equitar.repeat import Float64
 
 _LARGE_FACTOR, _TOO_LARGE_FACTOR = 10, 30
 _FEW_SAMPLES = 10  # of a class
@@ -24,14 +25,15 @@ def class_findings(report: Report) -> Iterator[Finding]:
     if classes is None or not classes.names:
         return
     yield from _few_samples(classes)
+    yield from _empty_classes(classes)
     if report.stats.repeat is None:
         yield from _long_tail(classes)
         return
     yield from _longer(report)
     yield from _shifted(report)
     if classes.factors is not None:
-        yield from _factors(classes)
-        yield from _lifted(report, classes)
+        yield from _factors(classes, classes.factors)
+        yield from _lifted(report, classes, classes.factors)
 
 
 def _labels(report: Report) -> Iterator[Finding]:
@@ -44,13 +46,12 @@ def _labels(report: Report) -> Iterator[Finding]:
             "Nothing of them is among the classes, and they cannot be repeated. If they have labels, run `equitar index` "
             "again with --labels or --labels-from.",
         )
-    samples = {one.name: one.samples for one in report.stats.sources}
-    for one in report.rows:
-        if one.unlabelled and one.unlabelled > _MANY_BARE * samples[one.name]:
+    for one, source in zip(report.rows, report.stats.sources, strict=True):
+        if one.unlabelled and one.unlabelled > _MANY_BARE * source.samples:
             yield Finding(
                 "samples-without-labels",
                 "look",
-                f"{one.unlabelled:,} samples of {one.name} have no label ({one.unlabelled / samples[one.name]:.1%})",
+                f"{one.unlabelled:,} samples of {one.name} have no label ({one.unlabelled / source.samples:.1%})",
                 "Are they meant to? They come once each. Index again with mended labels, or leave them out: "
                 'RepeatFactor(empty="drop").',
             )
@@ -66,6 +67,9 @@ def _few_samples(classes: ClassStats) -> Iterator[Finding]:
             "Repeats show the same few images again. Are they labelled rightly? Add samples, join classes, or keep them from "
             "repeats: RepeatFactor(min_count=...).",
         )
+
+
+def _empty_classes(classes: ClassStats) -> Iterator[Finding]:
     if classes.without_samples:
         yield Finding(
             "empty-classes",
@@ -87,7 +91,7 @@ def _long_tail(classes: ClassStats) -> Iterator[Finding]:
 
 
 def _longer(report: Report) -> Iterator[Finding]:
-    after, before = sum(one.copies for one in report.rows), max(1, report.stats.samples)
+    after, before = report.copies, max(1, report.stats.samples)
     if after / before > _MUCH_LONGER:
         yield Finding(
             "much-longer",
@@ -98,10 +102,8 @@ def _longer(report: Report) -> Iterator[Finding]:
 
 
 def _shifted(report: Report) -> Iterator[Finding]:
-    after = max(1.0, sum(one.copies for one in report.rows))
-    in_pass = {one.name: one.copies for one in report.rows}
-    for one in report.stats.sources:
-        share = in_pass[one.name] / after
+    for one, row in zip(report.stats.sources, report.rows, strict=True):
+        share = row.copies / max(1.0, report.copies)
         if abs(share - one.share_before) > _MUCH_SHIFTED:
             yield Finding(
                 "shifted-shares",
@@ -111,33 +113,32 @@ def _shifted(report: Report) -> Iterator[Finding]:
             )
 
 
-def _factors(classes: ClassStats) -> Iterator[Finding]:
-    assert classes.factors is not None, "the caller has looked"
-    if classes.factors.max() <= 1:
+def _factors(classes: ClassStats, factors: Float64) -> Iterator[Finding]:
+    if factors.max() <= 1:
         yield Finding(
             "nothing-repeated",
             "problem",
             f"no class is below the threshold: the rarest, {classes.names[0]}, has a frequency of {classes.frequency[0]:.3g}",
             "Repeats do nothing. Take a larger threshold from the table, or leave it out.",
         )
-    elif classes.factors.max() >= _LARGE_FACTOR:
-        most = int(classes.factors.argmax())
+    elif factors.max() >= _LARGE_FACTOR:
+        most = int(factors.argmax())
+        samples = f"{classes.samples[most]:,} sample{'' if classes.samples[most] == 1 else 's'}"
         yield Finding(
             "large-factors",
-            "problem" if classes.factors[most] >= _TOO_LARGE_FACTOR else "look",
-            f"{int((classes.factors >= _LARGE_FACTOR).sum()):,} classes are repeated {_LARGE_FACTOR} times or more; the most "
-            f"is {classes.factors[most]:.1f} times, class {classes.names[most]} with {_samples(classes, most)}",
+            "problem" if factors[most] >= _TOO_LARGE_FACTOR else "look",
+            f"{int((factors >= _LARGE_FACTOR).sum()):,} classes are repeated {_LARGE_FACTOR} times or more; the most "
+            f"is {factors[most]:.1f} times, class {classes.names[most]} with {samples}",
             "A model may learn these images by heart. A cap (--cap, RepeatFactor(cap=...)) or a lower threshold bounds it.",
         )
 
 
-def _lifted(report: Report, classes: ClassStats) -> Iterator[Finding]:
-    assert classes.factors is not None, "the caller has looked"
+def _lifted(report: Report, classes: ClassStats, factors: Float64) -> Iterator[Finding]:
     passes = [one.passes for one in report.stats.sources]
     if max(passes) > 1.01 * min(passes):  # what lifts a class is the passes of its source
         return
     times = classes.copies / classes.samples / max(passes)
-    lifted = ((classes.factors <= 1) & (times > _LIFTED)).nonzero()[0]
+    lifted = ((factors <= 1) & (times > _LIFTED)).nonzero()[0]
     if len(lifted):
         most = int(lifted[times[lifted].argmax()])
         yield Finding(
@@ -147,7 +148,3 @@ def _lifted(report: Report, classes: ClassStats) -> Iterator[Finding]:
             f"share its samples; so do {len(lifted) - 1:,} others (more than {_LIFTED} times)",
             "This is how repeat factors work: a sample is repeated for its rarest label. A lower threshold lifts them less.",
         )
-
-
-def _samples(classes: ClassStats, one: int) -> str:
-    return f"{classes.samples[one]:,} sample{'' if classes.samples[one] == 1 else 's'}"

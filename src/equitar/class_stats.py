@@ -7,17 +7,18 @@ Without repeats and selections the summaries say it all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from equitar.catalog import Catalog, Repeat, Sidecars, catalog_of, class_counts, supplies_of
-from equitar.line import Once, Supply
+from equitar.catalog import Catalog, Repeat, Sidecars, catalog_of, class_counts, row_factors
 from equitar.mix64 import Int64
+from equitar.presence import places_of
 from equitar.repeat import ONE, ClassCounts, Float64, RepeatFactor, class_factors
 from equitar.selection import selection_of
+from equitar.sidecar import Sidecar
 from equitar.sources import Source
 from equitar.summary import Summary
 
@@ -105,11 +106,13 @@ class _Sums(NamedTuple):
 
     Attributes:
         samples: Its samples, after selection.
+        total: Sum of r(I) of these, in copies.
         counts: How many of them contain each label.
-        copies: Sum of r(I) of these, (classes,), in copies.
+        copies: Sum of r(I) of those that contain it, (classes,), in copies.
     """
 
     samples: int
+    total: float
     counts: ClassCounts | None
     copies: Float64 | None
 
@@ -128,20 +131,21 @@ def stats(sources: Sequence[Source] | Batches, *, repeat: Repeat = None) -> Stat
     """
     if isinstance(sources, Sequence):
         catalog = catalog_of(sources)
-        supplies: Sequence[Supply] = supplies_of(catalog, repeat)
-        passes = {supply.name: 1.0 for supply in supplies}
-    else:
-        order, prepared = sources.order, sources.prepared()
-        repeat = order.repeat if repeat is None else repeat
-        catalog = prepared.catalog
-        supplies = prepared.supplies if repeat is order.repeat else supplies_of(catalog, repeat)
-        passes = {one.name: one.passes for one in sources.plan(0, num_workers=0).account}
+        return stats_of(catalog, repeat, [1.0] * len(catalog.sources))
+    catalog = sources.prepared().catalog
+    passes = {one.name: one.passes for one in sources.plan(0, num_workers=0).account}
+    rounds = [passes.get(source.name, 0.0) for source in catalog.sources]  # a source may have been left out
+    return stats_of(catalog, sources.order.repeat if repeat is None else repeat, rounds)
+
+
+def stats_of(catalog: Catalog, repeat: Repeat, passes: Sequence[float]) -> Stats:
+    """Return what the sources of a catalog hold, and what repeats make of it in so many passes of each."""
     how = RepeatFactor(repeat) if isinstance(repeat, float | int) else repeat
-    sums = [_sums(*one, how) for one in zip(catalog.sidecars, catalog.summaries, supplies, strict=True)]
-    rounds = [passes.get(supply.name, 0.0) for supply in supplies]  # a source may have been left out
+    rows = row_factors(catalog, how)
+    sums = [_sums(*one, how) for one in zip(catalog.sidecars, catalog.summaries, rows, strict=True)]
     counted = [
         (source.name, one.counts, one.copies * times)
-        for source, one, times in zip(catalog.sources, sums, rounds, strict=True)
+        for source, one, times in zip(catalog.sources, sums, passes, strict=True)
         if one.counts is not None and one.copies is not None
     ]
     factors = None
@@ -150,36 +154,39 @@ def stats(sources: Sequence[Source] | Batches, *, repeat: Repeat = None) -> Stat
     elif isinstance(how, RepeatFactor):
         factors = [one / ONE for one in class_factors([counts for _, counts, _ in counted], how)]
     return Stats(
-        sources=_of_sources(catalog, sums, [supply.total / ONE for supply in supplies], rounds),
+        sources=_of_sources(catalog, sums, passes),
         classes=_joined(counted, factors) if counted else None,
         repeat=_in_words(how) if how is not None else None,
     )
 
 
-def _sums(sidecars: Sidecars, summary: Summary, supply: Supply, how: object) -> _Sums:
+def _sums(
+    sidecars: Sidecars,
+    summary: Summary,
+    rows: Callable[[int, Sidecar], Int64],
+    how: RepeatFactor | Callable[..., Any] | None,
+) -> _Sums:
     """Return the sums of one source: from its summary where every row counts once, else from every sidecar."""
-    counts = None
+    counts, selection = None, selection_of(sidecars.source)
     if summary.label_counts is not None:
-        selection = selection_of(sidecars.source)
         counts = class_counts(sidecars, summary, selection, how if isinstance(how, RepeatFactor) else None)
-    if isinstance(supply.factors, Once):
-        return _Sums(int(summary.num_samples.sum()), counts, None if counts is None else counts.num_samples / 1)
-    kept, copies = 0, np.zeros(0 if counts is None else len(counts.ids))
-    for shard in range(len(summary.paths)):
-        presence, factors = sidecars(shard).presence, supply.factors(shard)
-        kept += int((factors > 0).sum())
+    if how is None and selection is None:
+        num = int(summary.num_samples.sum())
+        return _Sums(num, num, counts, None if counts is None else counts.num_samples / 1)
+    kept, total, copies = 0, 0, np.zeros(0 if counts is None else len(counts.ids))
+    for shard, sidecar in enumerate(sidecars.all()):
+        presence, factors = sidecar.presence, rows(shard, sidecar)
+        kept, total = kept + int((factors > 0).sum()), total + int(factors.sum())
         if presence is not None and counts is not None:
             used = np.repeat(factors, np.diff(presence.indptr))  # (entries,), factor of the row of each
-            label = np.searchsorted(counts.ids, presence.ids[used > 0])  # rows that are left out may have other labels
+            label = places_of(counts.ids, presence.ids[used > 0])  # rows that are left out may have other labels
             copies += np.bincount(label, used[used > 0], minlength=len(copies)) / ONE
-    return _Sums(kept, None, None) if counts is None else _Sums(counts.total, counts, copies)
+    return _Sums(kept if counts is None else counts.total, total / ONE, counts, None if counts is None else copies)
 
 
-def _of_sources(
-    catalog: Catalog, sums: Sequence[_Sums], in_pass: Sequence[float], passes: Sequence[float]
-) -> tuple[SourceStats, ...]:
+def _of_sources(catalog: Catalog, sums: Sequence[_Sums], passes: Sequence[float]) -> tuple[SourceStats, ...]:
     before = max(1, sum(one.samples for one in sums))
-    after = sum(copies * times for copies, times in zip(in_pass, passes, strict=True)) or 1.0
+    after = sum(one.total * times for one, times in zip(sums, passes, strict=True)) or 1.0
     return tuple(
         SourceStats(
             name=source.name,
@@ -189,13 +196,11 @@ def _of_sources(
             labels=None if one.counts is None else int(one.counts.num_samples.sum()),
             classes=None if one.counts is None else int((one.counts.num_samples > 0).sum()),
             passes=times,
-            copies=copies * times,
+            copies=one.total * times,
             share_before=one.samples / before,
-            share_after=copies * times / after,
+            share_after=one.total * times / after,
         )
-        for source, summary, one, copies, times in zip(
-            catalog.sources, catalog.summaries, sums, in_pass, passes, strict=True
-        )
+        for source, summary, one, times in zip(catalog.sources, catalog.summaries, sums, passes, strict=True)
     )
 
 

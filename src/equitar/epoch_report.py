@@ -9,17 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from equitar.catalog import Catalog, Repeat, catalog_of, supplies_of
-from equitar.class_stats import Stats, stats
+from equitar.class_stats import Stats, stats, stats_of
 from equitar.line import Supply
 from equitar.mix64 import Int64
 from equitar.plan import Plan
 from equitar.redact import shown
 from equitar.repeat import ONE, RepeatFactor
 from equitar.sources import Source
-from equitar.thresholds import Outlook, labelled_rows, outlooks
+from equitar.thresholds import Outlook, labelled_rows, outlooks, summed
 
 if TYPE_CHECKING:
     from equitar.order import Order
@@ -69,6 +67,11 @@ class Report:
     arguments: tuple[tuple[str, str], ...]
 
     @property
+    def copies(self) -> float:
+        """Samples in one pass of all sources, repeats counted: the expected number."""
+        return sum(one.copies for one in self.rows)
+
+    @property
     def bytes_read(self) -> float:
         """Bytes of shards that an epoch reads, by the share of its samples that it emits, copies counted."""
         return sum(one.bytes * one.copies / max(1, one.samples) for one in self.stats.sources)
@@ -91,7 +94,7 @@ def report_of(
     """
     if isinstance(sources, Sequence):
         catalog = catalog_of(sources)
-        found = stats(sources, repeat=repeat)
+        found = stats_of(catalog, repeat, [1.0] * len(catalog.sources))
         return _report(found, None, catalog, supplies_of(catalog, repeat), repeat, None, (("repeat", _said(repeat)),))
     from equitar.plan_preview import preview  # noqa: PLC0415  (torch, which sources alone do not need)
     from equitar.training import adjusted  # noqa: PLC0415  (as above)
@@ -139,18 +142,10 @@ def _report(
             )
             for source, summary, supply, one in zip(catalog.sources, catalog.summaries, supplies, rows, strict=True)
         ),
-        label_numbers=_summed([one.numbers for one in rows if one is not None]) if has_labels else None,
+        label_numbers=summed([one.numbers for one in rows if one is not None]) if has_labels else None,
         outlooks=outlooks(rows, supplies, base, chosen=chosen, plan=make) if has_labels else (),
         arguments=arguments,
     )
-
-
-def _summed(columns: Sequence[Int64]) -> Int64:
-    """Return the sums of columns of different lengths."""
-    sums = np.zeros(max(map(len, columns)), np.int64)
-    for one in columns:
-        sums[: len(one)] += one
-    return sums
 
 
 def _shown(source: Source) -> str:

@@ -92,7 +92,7 @@ def labelled_rows(catalog: Catalog, how: RepeatFactor) -> list[LabelledRows | No
 
 def _rows(sidecars: Sidecars, counts: ClassCounts, factors: Int64) -> LabelledRows:
     selection = selection_of(sidecars.source)
-    first, numbers, bare, heaviest = np.zeros(len(counts.ids)), np.zeros(1, np.int64), 0.0, 0.0
+    first, numbers, bare, heaviest = np.zeros(len(counts.ids)), [np.zeros(1, np.int64)], 0.0, 0.0
     for path, sidecar in zip(sidecars.shards.paths, sidecars.all(), strict=True):
         assert sidecar.presence is not None, "a source has labels in all shards or in none"
         presence, weight = sidecar.presence, np.ones(sidecar.num_rows)
@@ -102,11 +102,17 @@ def _rows(sidecars: Sidecars, counts: ClassCounts, factors: Int64) -> LabelledRo
         found = rarest_labels(presence, counts.ids, -factors.astype(np.float64))
         first += np.bincount(found[found >= 0], weight[found >= 0], minlength=len(first))
         bare += float(weight[found < 0].sum())
-        number = np.bincount(np.diff(presence.indptr))
-        longer, shorter = (number, numbers) if len(number) > len(numbers) else (numbers, number)
-        numbers = longer + np.pad(shorter, (0, len(longer) - len(shorter)))
+        numbers.append(np.bincount(np.diff(presence.indptr)))
         heaviest = max(heaviest, float(weight.max(initial=0)))
-    return LabelledRows(counts, first, bare, numbers, heaviest)
+    return LabelledRows(counts, first, bare, summed(numbers), heaviest)
+
+
+def summed(columns: Sequence[Int64]) -> Int64:
+    """Return the sums of columns of different lengths, (length of the longest,)."""
+    sums = np.zeros(max(map(len, columns)), np.int64)
+    for one in columns:
+        sums[: len(one)] += one
+    return sums
 
 
 def outlooks(
