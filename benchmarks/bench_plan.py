@@ -232,7 +232,7 @@ def draw_sidecars(folder: Path, samples: int) -> None:
         table = drawn_table(shard, presence.num_rows)
         size = int(table.offset[-1] + table.size[-1]) + 10_240
         sidecars.append(sidecar_of(table, shard_size=size, presence=presence, class_names=None, label_spec="cls"))
-        write_sidecar(sidecar_url(listed, path, None), sidecars[-1])
+        write_sidecar(sidecar_url(listed, path), sidecars[-1])
     write_summary(source, listed, summary_of(listed.paths, sidecars))
 
 

@@ -25,8 +25,8 @@ from equitar.selection import Selection, checked_numbers, selection_of
 from equitar.shelf import Shelf
 from equitar.sidecar import Sidecar, index_command, read_sidecar
 from equitar.sources import Source
-from equitar.storage import ShardList, expand, join, sidecar_url
-from equitar.summary import Summary, load_summary
+from equitar.storage import ShardList, join, sidecar_url
+from equitar.summary import Summary, load_summary, shards_of
 
 Repeat: TypeAlias = float | RepeatFactor | Callable[[Sidecar], Any] | None
 
@@ -60,7 +60,7 @@ class Sidecars:
                 yield from pool.map(self._read, range(first, min(first + _AHEAD, len(self.shards))))
 
     def _read(self, shard: int) -> Sidecar:
-        url = sidecar_url(self.shards, self.shards.paths[shard], self.source.sidecars)
+        url = sidecar_url(self.shards, self.shards.paths[shard])
         mend = index_command(self.source)
         sidecar = read_sidecar(url, mend=mend, storage_options=self.source.storage_options)
         if sidecar.digest != self._digests[shard]:
@@ -107,7 +107,8 @@ def catalog_of(sources: Sequence[Source], summaries: Mapping[str, str] | None = 
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise SourceError(f"names of sources must be unique; two are called {twice[0]!r}")
-    shards = [expand(source) for source in ordered]
+    known = [shards_of(source) for source in ordered]
+    shards = [listed for listed, _ in known]
     owner: dict[str, Source] = {}
     for source, listed in zip(ordered, shards, strict=True):
         for path, url in zip(listed.paths, listed.urls, strict=True):
@@ -119,8 +120,8 @@ def catalog_of(sources: Sequence[Source], summaries: Mapping[str, str] | None = 
                 )
     digests = summaries or {}
     found = tuple(
-        load_summary(source, shards=listed, digest=digests.get(source.name))
-        for source, listed in zip(ordered, shards, strict=True)
+        load_summary(source, known=one, digest=digests.get(source.name))
+        for source, one in zip(ordered, known, strict=True)
     )
     kept = Shelf[Sidecar](SIDECAR_BYTES, _SIDECARS, bool)  # nothing is to be done to let one go
     return Catalog(

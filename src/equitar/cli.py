@@ -27,13 +27,14 @@ def main() -> None:
     """Debiased batches and repeated samples from WebDataset shards, planned before a tar is opened.
 
     Shards are indexed once; all else reads what `index` wrote. SOURCE is name=urls, where urls is a path, a brace
-    pattern, a glob or @FILE with one a line (or of wids, open_clip, open_lm, Energon); equal names on one line are one source.
+    pattern, a glob, @FILE with one a line (or of wids, open_clip, open_lm, Energon) or the summary that `index` wrote; equal
+    names on one line are one source.
 
     \b
       equitar index cc3m=/data/cc3m-{000000..000331}.tar --labels cls
       equitar check cc3m=/data/cc3m-{000000..000331}.tar
       equitar stats lvis=/data/lvis-{000..099}.tar --repeat 1e-3 --plot stats.png
-      equitar plan cc3m=/data/cc3m-{000000..000331}.tar --batch-size 256 --world-size 8 --num-workers 4
+      equitar plan cc3m=/data/cc3m.summary.json --batch-size 256 --world-size 8 --num-workers 4
       equitar report cc3m=/data/cc3m-{000000..000331}.tar --batch-size 256 --world-size 8 -o report.html
       equitar bench cc3m=/data/cc3m-{000000..000331}.tar --num-workers 4
     """

@@ -54,4 +54,4 @@ def _paths(begun: str) -> list[str]:
 
 
 def _may_be_meant(path: Path) -> bool:
-    return path.is_dir() or path.name.endswith((".tar", ".tar.gz", ".tgz"))
+    return path.is_dir() or path.name.endswith((".tar", ".tar.gz", ".tgz", ".summary.json", ".summary.npz"))

@@ -28,7 +28,7 @@ from equitar.outside import LabelTable, Vocabulary
 from equitar.shard_index import Outcome, Shard, check_shard, index_shard, rename_classes, sidecar_row
 from equitar.sources import Source
 from equitar.storage import local_path, place_of, remove
-from equitar.summary import folder_of, load_summary
+from equitar.summary import load_summary
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -192,8 +192,7 @@ def _travelling(recipe: Recipe, ledgers: Sequence[Ledger], executor: Executor | 
             yield spool(recipe, folder, None)
             spooled.cache_clear()  # of this process, if it read shards itself
         return
-    source, listed = ledgers[0].source, ledgers[0].listed
-    where = spool(recipe, _absolute(folder_of(source, listed)), source.storage_options)
+    where = spool(recipe, _absolute(ledgers[0].listed.sidecars), ledgers[0].source.storage_options)
     try:
         yield where
     finally:

@@ -20,8 +20,8 @@ from equitar.redact import shown
 from equitar.shard_index import Outcome, Shard
 from equitar.sidecar import ClassNames
 from equitar.sources import Source
-from equitar.storage import ShardList, expand, sidecar_url
-from equitar.summary import Summary, newest_summary, write_summary
+from equitar.storage import ShardList, sidecar_url
+from equitar.summary import Summary, newest_summary, shards_of, write_summary
 from equitar.summary_format import joined
 
 
@@ -111,6 +111,8 @@ class Ledger:
             self.missing.sort()
             seen = f"{len(self.missing)} of {len(self.listed)} shards are missing: {listed_some(self.missing)}"
             mend = "restore them, or go on without them by `--missing-shards skip`"
+            if self.source.summary is not None:
+                mend = f"they are looked for below {shown(self.listed.root)}; name their folder by `--root`, or {mend}"
             self.fail(f"source {self.source.name!r}", MissingShardError(f"{seen}; {mend}"))
 
     def note(self, table: LabelTable | None, *, is_part: bool) -> None:
@@ -192,13 +194,13 @@ def ledgers_of(sources: Source | Iterable[Source]) -> list[Ledger]:
     ledgers = []
     owner: dict[str, str] = {}
     for source in [sources] if isinstance(sources, Source) else sources:
-        listed, mend = expand(source), index_command(source)
+        (listed, _), mend = shards_of(source), index_command(source)
         shards = [
             Shard(
                 source=source.name,
                 path=path,
                 url=url,
-                sidecar=sidecar_url(listed, path, source.sidecars),
+                sidecar=sidecar_url(listed, path),
                 options=source.storage_options,
                 mend=mend,
                 retries=source.retries,

@@ -22,6 +22,7 @@ def index_command(source: Source, *, label_spec: str = "") -> str:
     """
     urls = [source.urls] if isinstance(source.urls, str) else list(source.urls)
     words = ["equitar", "index", *(f"{source.name}={shown(url)}" for url in urls[:3])]
+    words += ["--root", shown(source.root)] if source.root else []
     words += ["--sidecars", shown(source.sidecars)] if source.sidecars else []
     words += _label_words(label_spec)
     more = f" (and {len(urls) - 3} more patterns)" if len(urls) > 3 else ""

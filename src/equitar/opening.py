@@ -219,9 +219,11 @@ class _Opening:
     def missing(self) -> SourceError:
         """Return the error of a shard that is not there."""
         mend = index_command(self._source, label_spec=self._sidecar.label_spec)
+        how = f"take it out of `urls` and {mend}"
+        if self._source.summary is not None:
+            how = "name the folder that the paths of its summary are relative to by `root` (`--root`)"
         return SourceError(
-            f"{shown(self._url)} of source {self._source.name!r} is missing but its sidecar is there; restore the shard, or "
-            f"take it out of `urls` and {mend}"
+            f"{shown(self._url)} of source {self._source.name!r} is missing but its sidecar is there; restore the shard, or {how}"
         )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from equitar.errors import SourceError
 from equitar.mix64 import Purpose, draws, fold, text_id
 from equitar.redact import shown
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 Sample: TypeAlias = dict[str, Any]
 Stage: TypeAlias = Callable[[Iterable[Any]], Iterable[Any]]
+
+_SUMMARY = re.compile(r".*\.summary\.(?:json|npz)(?:\?.*)?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +111,11 @@ class Source:
     Attributes:
         name: What the source is called; it identifies the source in plans, weights, states and batches.
         urls: A brace pattern, a glob, ``@FILE`` with one URL a line or of another tool (see `equitar.shard_lists`), or a
-            sequence of these.
-        root: What the paths of its shards are relative to (default: their deepest common folder). The paths identify
-            the shards, so a source copied elsewhere gives the same plan.
-        sidecars: Folder of the sidecars, mirroring the paths below `root` (default: beside each shard).
+            sequence of these. Or a summary that `index` wrote: the shards are those that were indexed. ``NAME.summary.json``
+            is the newest of its folder, ``NAME.DIGEST.summary.npz`` always the same.
+        root: What the paths of its shards are relative to (default: their deepest common folder, or the folder of the summary).
+            The paths identify the shards, so a source copied elsewhere gives the same plan.
+        sidecars: Folder of the sidecars, mirroring the paths below `root` (default: beside each shard, or where the summary is).
         keep: Selects rows: the name of a file of keys (``!FILE`` excludes them), `split(i, k)`, a share in (0, 1], or a
             function of a shard's sidecar that returns a number >= 0 for each row; 0 leaves the row out.
         stages: Per-sample stages of this source, which run before those of the builder.
@@ -136,6 +141,22 @@ class Source:
             raise ValueError(f"`urls` must name at least one shard; got {self.urls!r} for source {self.name!r}")
         if isinstance(self.keep, float | int) and not 0 < self.keep <= 1:
             raise ValueError(f"`keep` must be a share in (0, 1]; got {self.keep!r} for source {self.name!r}")
+
+        if self.summary is None and (named := next((url for url in self._patterns if _SUMMARY.fullmatch(url)), None)):
+            raise SourceError(
+                f"a summary stands for all shards of its source; got {shown(named)} beside {len(self._patterns) - 1} more `urls` of "
+                f"{self.name!r}; give it alone, and others a source of their own"
+            )
+
+    @property
+    def summary(self) -> str | None:
+        """The URL of the summary that `urls` is; None if `urls` says itself which shards there are."""
+        only = self._patterns[0] if len(self._patterns) == 1 else ""
+        return only if _SUMMARY.fullmatch(only) else None
+
+    @property
+    def _patterns(self) -> Sequence[str]:
+        return [self.urls] if isinstance(self.urls, str) else self.urls
 
     def __repr__(self) -> str:
         """Show where the shards are, without what may be secret."""

@@ -12,9 +12,10 @@ import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
+from urllib.parse import quote
 
 import braceexpand
 
@@ -98,11 +99,15 @@ class ShardList:
         root: What the paths are relative to: a folder, or the URL of one.
         paths: Path of each shard below `root`; it identifies the shard.
         urls: What opens each shard, as the user wrote it.
+        sidecars: Folder of the sidecars, which mirrors the paths, and of the summaries: a folder, or the URL of one.
+        stem: What names of the summaries begin with.
     """
 
     root: str = field(repr=False)  # like the URLs, it may hold what must not be shown
     paths: tuple[str, ...]
     urls: Sequence[str] = field(repr=False)
+    sidecars: str = field(repr=False)
+    stem: str = field(compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "urls", _Urls.of(self.paths, tuple(self.urls)))
@@ -113,7 +118,7 @@ class ShardList:
     def only(self, paths: Sequence[str]) -> ShardList:
         """Return the shards that have these paths, all of which are listed; the texts are shared, not held twice."""
         url_of = dict(zip(self.paths, self.urls, strict=True))
-        return ShardList(root=self.root, paths=tuple(paths), urls=tuple(url_of[path] for path in paths))
+        return replace(self, paths=tuple(paths), urls=tuple(url_of[path] for path in paths))
 
 
 def expand(source: Source) -> ShardList:
@@ -141,7 +146,13 @@ def expand(source: Source) -> ShardList:
                 f"source {source.name!r} lists {path!r} twice, as {shown(first)} and {shown(second)}, but a shard identifies its samples; "
                 "list it once (more passes are a matter of `weights`)"
             )
-    return ShardList(root=root, paths=tuple(path for path, _ in shards), urls=tuple(url for _, url in shards))
+    return ShardList(
+        root=root,
+        paths=tuple(path for path, _ in shards),
+        urls=tuple(url for _, url in shards),
+        sidecars=source.sidecars or root,
+        stem=quote(source.name, safe=""),
+    )
 
 
 def _matches(pattern: str, source: Source) -> Iterator[str]:
@@ -278,9 +289,9 @@ def sidecar_path(path: str) -> str:
     return f"{path.removesuffix('.tar')}.presence.npz"
 
 
-def sidecar_url(shards: ShardList, path: str, sidecars: str | None) -> str:
-    """Return the URL of the sidecar of a shard: beside it, or at the same path below the folder `sidecars`."""
-    return join(sidecars or shards.root, sidecar_path(path))
+def sidecar_url(shards: ShardList, path: str) -> str:
+    """Return the URL of the sidecar of a shard: at the same path below the folder of the sidecars."""
+    return join(shards.sidecars, sidecar_path(path))
 
 
 def join(root: str, path: str) -> str:

@@ -97,7 +97,7 @@ def test_missing_sidecars_are_listed_with_the_command_that_makes_them(tmp_path: 
     assert [row.partition(" ")[0] for row in map(str.strip, rows)] == [
         f"{tmp_path}/x-{number:03}.tar:" for number in (0, 2, 3, 5, 6)
     ]
-    assert mend.strip() == f"run `equitar index 's={source.urls}' --labels cls --missing empty`"
+    assert mend.strip() == f"run `equitar index 's={source.urls}' --root {tmp_path} --labels cls --missing empty`"
     assert all(row.endswith(".presence.npz is missing but every shard needs a sidecar") for row in rows)
 
 

@@ -162,11 +162,12 @@ def test_a_remote_glob_sees_shards_that_were_added(memory: Any) -> None:
 
 def test_sidecars_lie_beside_shards_or_mirrored_below_a_folder() -> None:
     shards = _shards(["/d/a/x.tar", "/d/b/y.tar.gz"])
-    assert [sidecar_url(shards, path, None) for path in shards.paths] == [
+    assert [sidecar_url(shards, path) for path in shards.paths] == [
         "/d/a/x.presence.npz",
         "/d/b/y.tar.gz.presence.npz",
     ]
-    assert [sidecar_url(shards, path, "s3://side/") for path in shards.paths] == [
+    elsewhere = expand(Source("s", ["/d/a/x.tar", "/d/b/y.tar.gz"], sidecars="s3://side/"))
+    assert [sidecar_url(elsewhere, path) for path in elsewhere.paths] == [
         "s3://side/a/x.presence.npz",
         "s3://side/b/y.tar.gz.presence.npz",
     ]

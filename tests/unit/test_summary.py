@@ -43,7 +43,7 @@ def _written(folder: Path, sidecars: dict[str, Sidecar] | None = None) -> Source
     found = SIDECARS if sidecars is None else sidecars
     source = Source("s", [f"{folder}/{path}" for path in found], root=str(folder))
     for path, sidecar in found.items():
-        write_sidecar(sidecar_url(expand(source), path, source.sidecars), sidecar)
+        write_sidecar(sidecar_url(expand(source), path), sidecar)
     return source
 
 
@@ -147,7 +147,7 @@ def test_sidecars_are_read_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_missing_sidecar_is_an_error_with_the_command(tmp_path: Path) -> None:
     source = dataclasses.replace(_written(tmp_path), urls=str(tmp_path / "{a/x,b,c,d}.tar"))
     with pytest.raises(
-        SidecarError, match=r"d\.presence\.npz is missing .* run `equitar index 's=.*/\{a/x,b,c,d\}\.tar'`"
+        SidecarError, match=r"d\.presence\.npz is missing .* run `equitar index 's=.*/\{a/x,b,c,d\}\.tar' --root .*`"
     ):
         load_summary(source)
 
