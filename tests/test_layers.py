@@ -27,7 +27,7 @@ LAYERS = (
     (
         "L1 pure",
         (
-            "holes repeat counting label_presence indexed progress weights quota schedule "
+            "holes repeat counting label_presence indexed progress weights arguments quota schedule "
             "line shape leap passes window assign laid track step_plan legal plan held "
             "validation recipe stopwatch"
         ),

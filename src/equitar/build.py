@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from equitar.arguments import check_number, check_shares, listed_sources
 from equitar.catalog import Repeat
 from equitar.columns import columns
 from equitar.damage import Handler, checked_handler, checked_read_ahead
@@ -90,14 +90,15 @@ def debiased(
         raise PlanError(f"`agree` must be 'world' or 'rank'; got {agree!r}")
     if short not in ("error", "leave_out"):
         raise PlanError(f"`short` must be 'error' or 'leave_out'; got {short!r}")
-    if max_passes is not None and not 0 < max_passes < math.inf:
-        raise PlanError(f"`max_passes` must be a finite number > 0; got {max_passes!r}")
+    listed = _checked(sources, collate, max_passes)
+    recipe = Debiased(
+        weights=weights, steps=steps, max_passes=max_passes, fresh=fresh, agree=agree, short=short, hold=hold
+    )
+    check_shares(weights, [one.name for one in listed], some=short == "leave_out")
     return Batches(
         Order(
-            sources=_checked(sources),
-            recipe=Debiased(
-                weights=weights, steps=steps, max_passes=max_passes, fresh=fresh, agree=agree, short=short, hold=hold
-            ),
+            sources=listed,
+            recipe=recipe,
             batch_size=batch_size,
             seed=seed,
             shuffle=shuffle,
@@ -165,10 +166,13 @@ def mixed(
     Raises:
         PlanError: At the first use, if the promises cannot be kept; it says what to change.
     """
+    listed = _checked(sources, collate, max_passes)
+    recipe = Mixed(weights=weights, steps=steps, max_passes=max_passes, fresh=fresh)
+    check_shares(weights, [one.name for one in listed], some=False)
     return Batches(
         Order(
-            sources=_checked(sources),
-            recipe=Mixed(weights=weights, steps=steps, max_passes=max_passes, fresh=fresh),
+            sources=listed,
+            recipe=recipe,
             batch_size=1 if batch_size is None else batch_size,
             seed=seed,
             shuffle=shuffle,
@@ -224,7 +228,7 @@ def exact(
     """
     return Batches(
         Order(
-            sources=_checked(sources),
+            sources=_checked(sources, collate, None),
             recipe=Exact(pad=pad),
             batch_size=batch_size,
             seed=0,
@@ -245,10 +249,19 @@ def exact(
     )
 
 
-def _checked(sources: Sequence[Source]) -> tuple[Source, ...]:
-    """Return sources whose stages can be applied sample by sample."""
+def _checked(
+    sources: Sequence[Source], collate: Callable[[list[Any]], Any], max_passes: float | None
+) -> tuple[Source, ...]:
+    """Return sources whose stages can be applied sample by sample, once what all builders take is as it must be."""
     if isinstance(sources, Source):
         raise PlanError(f"`sources` must be a list of sources; got the single source {sources.name!r}")
-    for source in sources:
+    if not callable(collate):
+        raise PlanError(f"`collate` must be a function of a list of samples; got {collate!r}")
+    if max_passes is not None:
+        check_number("max_passes", max_passes)
+    listed = listed_sources(sources)
+    if not listed:
+        raise PlanError("`sources` must have at least one source; got none")
+    for source in listed:
         checked_stages(source.stages)
-    return tuple(sources)
+    return listed

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from equitar.arguments import asked_factor, listed_sources
 from equitar.counting import count_classes
 from equitar.errors import SidecarError, SourceError, StaleSidecarError
 from equitar.line import Supply
@@ -102,11 +103,7 @@ def catalog_of(sources: Sequence[Source], summaries: Mapping[str, str] | None = 
         SourceError: If two sources have one name, or share a shard.
         SidecarError: If a sidecar or summary is missing or damaged.
     """
-    ordered = sorted(sources, key=lambda source: source.name)
-    names = [source.name for source in ordered]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise SourceError(f"names of sources must be unique; two are called {twice[0]!r}")
+    ordered = sorted(listed_sources(sources), key=lambda source: source.name)
     known = [shards_of(source) for source in ordered]
     shards = [listed for listed, _ in known]
     owner: dict[str, Source] = {}
@@ -232,7 +229,7 @@ def supplies_of(catalog: Catalog, repeat: Repeat) -> list[Supply]:
     Raises:
         SidecarError: If repeats need labels that a source was indexed without.
     """
-    how = RepeatFactor(repeat) if isinstance(repeat, float | int) else repeat
+    how = asked_factor(repeat)
     return [
         _supply(rows, summary, how) for rows, summary in zip(_rows_of(catalog, how), catalog.summaries, strict=True)
     ]
@@ -244,7 +241,7 @@ def row_factors(catalog: Catalog, repeat: Repeat) -> list[Callable[[int, Sidecar
     Raises:
         SidecarError: If repeats need labels that a source was indexed without.
     """
-    how = RepeatFactor(repeat) if isinstance(repeat, float | int) else repeat
+    how = asked_factor(repeat)
     return [rows.of for rows in _rows_of(catalog, how)]
 
 

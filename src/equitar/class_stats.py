@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from equitar.arguments import asked_factor, listed_sources
 from equitar.catalog import Catalog, Repeat, Sidecars, catalog_of, class_counts, row_factors
 from equitar.mix64 import Int64
 from equitar.presence import places_of
@@ -117,7 +118,7 @@ class _Sums(NamedTuple):
     copies: Float64 | None
 
 
-def stats(sources: Sequence[Source] | Batches, *, repeat: Repeat = None) -> Stats:
+def stats(sources: Source | Sequence[Source] | Batches, *, repeat: Repeat = None) -> Stats:
     """Return what sources hold, and what repeats make of it.
 
     Args:
@@ -129,8 +130,8 @@ def stats(sources: Sequence[Source] | Batches, *, repeat: Repeat = None) -> Stat
         SourceError, SidecarError: If shards or sidecars are not as they must be, or repeats find no labels.
         PlanError: If batches have no plan.
     """
-    if isinstance(sources, Sequence):
-        catalog = catalog_of(sources)
+    if isinstance(sources, Source | Sequence):
+        catalog = catalog_of(listed_sources(sources))
         return stats_of(catalog, repeat, [1.0] * len(catalog.sources))
     catalog = sources.prepared().catalog
     passes = {one.name: one.passes for one in sources.plan(0, num_workers=0).account}
@@ -140,7 +141,7 @@ def stats(sources: Sequence[Source] | Batches, *, repeat: Repeat = None) -> Stat
 
 def stats_of(catalog: Catalog, repeat: Repeat, passes: Sequence[float]) -> Stats:
     """Return what the sources of a catalog hold, and what repeats make of it in so many passes of each."""
-    how = RepeatFactor(repeat) if isinstance(repeat, float | int) else repeat
+    how = asked_factor(repeat)
     rows = row_factors(catalog, how)
     sums = [_sums(*one, how) for one in zip(catalog.sidecars, catalog.summaries, rows, strict=True)]
     counted = [

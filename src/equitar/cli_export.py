@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from equitar.cli_batches import PlanOptions, repeat_options
-from equitar.cli_words import parse_sources, source_options
+from equitar.cli_words import Output, parse_sources, source_options
 
 
 @click.command("export", short_help="Write a Parquet file with a row for each sample.")
-@click.option("-o", "--output", metavar="FILE.parquet", required=True, help="The file to write.")
+@click.option("-o", "--output", metavar="FILE.parquet", type=Output(), required=True, help="The file to write.")
 @repeat_options
 @click.option("--binary-keys", is_flag=True, help="Keys as bytes, where some are no UTF-8.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")

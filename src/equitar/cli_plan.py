@@ -10,14 +10,14 @@ import click
 from equitar.class_stats import stats
 from equitar.cli_batches import PlanOptions, batches_of, plan_options, sources_or_training, stats_options
 from equitar.cli_text import plan_json, plan_text, stats_json, stats_text
-from equitar.cli_words import source_options
+from equitar.cli_words import Output, source_options
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.command("stats", short_help="Show sources and classes, and what repeats make of them.")
 @stats_options
-@click.option("--plot", metavar="FILE.png", help="Draw classes and sources before and after.")
+@click.option("--plot", metavar="FILE.png", type=Output(), help="Draw classes and sources before and after.")
 @_json_option
 @source_options
 def stats_command(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from equitar.cli_batches import PlanOptions, batches_of, plan_options, sources_or_training
-from equitar.cli_words import source_options
+from equitar.cli_words import Output, source_options
 from equitar.redact import shown
 
 _OF_SOURCES = ("--repeat", "--cap")  # options that mean something without batches
@@ -16,7 +16,7 @@ _WORDS = 8  # of the sources, that are named
 
 
 @click.command("report", short_help="Write one page to look at before training.")
-@click.option("-o", "--output", metavar="FILE.html", required=True, help="Where to write the page.")
+@click.option("-o", "--output", metavar="FILE.html", type=Output(), required=True, help="Where to write the page.")
 @plan_options
 @source_options
 def report_command(

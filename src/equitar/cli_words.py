@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -89,6 +90,21 @@ class Commands(click.Group):
             if ctx.meta.get(_DEBUG) or isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):
                 raise
             raise click.ClickException(str(error) or repr(error)) from error
+
+
+class Output(click.ParamType[str]):
+    """A file to write, whose folder must be there before minutes are spent on what goes into it."""
+
+    name = "file"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name of a file that can be written."""
+        folder = Path(value).parent
+        if not folder.is_dir():
+            self.fail(f"there is no folder {str(folder)!r} for {value!r}; make it, or name another", param, ctx)
+        if Path(value).is_dir():
+            self.fail(f"{value!r} is a folder; name a file in it", param, ctx)
+        return value
 
 
 def debug_option(command: Command) -> Command:

@@ -54,7 +54,7 @@ def checked_handler(handler: Handler) -> Handler:
     Raises:
         PlanError: If it is none.
     """
-    if isinstance(handler, str) and handler not in ("skip_sample", "skip_shard"):
+    if handler not in (None, "skip_sample", "skip_shard") and not callable(handler):
         raise PlanError(
             f"`handler` must be None, 'skip_sample', 'skip_shard' or a function of an error; got {handler!r}"
         )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from equitar.arguments import listed_sources
 from equitar.catalog import Catalog, Repeat, catalog_of, supplies_of
 from equitar.class_stats import Stats, stats, stats_of
 from equitar.line import Supply
@@ -78,7 +79,7 @@ class Report:
 
 
 def report_of(
-    sources: Sequence[Source] | Batches, *, repeat: Repeat = None, epoch: int = 0, num_workers: int = 0
+    sources: Source | Sequence[Source] | Batches, *, repeat: Repeat = None, epoch: int = 0, num_workers: int = 0
 ) -> Report:
     """Return the numbers of a report, without opening a tar.
 
@@ -92,8 +93,8 @@ def report_of(
         SourceError, SidecarError: If shards or sidecars are not as they must be, or repeats find no labels.
         PlanError: If the promises cannot be kept.
     """
-    if isinstance(sources, Sequence):
-        catalog = catalog_of(sources)
+    if isinstance(sources, Source | Sequence):
+        catalog = catalog_of(listed_sources(sources))
         found = stats_of(catalog, repeat, [1.0] * len(catalog.sources))
         return _report(found, None, catalog, supplies_of(catalog, repeat), repeat, None, (("repeat", _said(repeat)),))
     from equitar.plan_preview import preview  # noqa: PLC0415  (torch, which sources alone do not need)

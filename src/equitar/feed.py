@@ -7,7 +7,7 @@ give at most one sample for each it takes; the feed watches and names a stage th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from equitar.ahead import Wanted
@@ -75,13 +75,16 @@ def name_of(stage: Stage) -> str:
     return str(name).lstrip("_")
 
 
-def checked_stages(stages: Iterable[Stage]) -> tuple[Stage, ...]:
+def checked_stages(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     """Return stages, each of which may be applied sample by sample.
 
     Raises:
         StageError: If one cannot be: it is no stage, or it is known to hold samples back.
     """
-    checked: tuple[Any, ...] = tuple(stages)
+    given: Any = stages
+    if not isinstance(given, Sequence):
+        raise StageError(f"`stages` must be a list of stages; got {given!r:.80}; write stages=[...]")
+    checked: tuple[Any, ...] = tuple(given)
     for stage in checked:
         if not (callable(stage) or hasattr(stage, "run")):
             raise StageError(f"a stage must be a callable over an iterator of samples; got {stage!r}")
@@ -197,7 +200,14 @@ class Feed:
             watch = _Watch(name_of(stage), self._name)
             taken = watch.taking(stream)
             run = getattr(stage, "run", stage)  # webdataset's PipelineStage has `run`
-            stream = watch.giving(iter(run(taken)))
+            try:
+                given = iter(run(taken))
+            except (TypeError, AttributeError) as error:  # what the function of a sample does with an iterator
+                raise StageError(
+                    f"stage {name_of(stage)!r} must take an iterator of samples and give one but raised {error!r}; a function "
+                    "of one sample goes into `wds.map(...)`"
+                ) from error
+            stream = watch.giving(given)
         return stream
 
 

@@ -11,6 +11,7 @@ from operator import itemgetter
 
 import numpy as np
 
+from equitar.arguments import listed_sources
 from equitar.errors import LabelError, MissingShardError, SidecarError, SourceError
 from equitar.holes import holes, listed_some
 from equitar.mend import index_command
@@ -193,7 +194,7 @@ def ledgers_of(sources: Source | Iterable[Source]) -> list[Ledger]:
     """
     ledgers = []
     owner: dict[str, str] = {}
-    for source in [sources] if isinstance(sources, Source) else sources:
+    for source in listed_sources(sources):
         (listed, _), mend = shards_of(source), index_command(source)
         shards = [
             Shard(

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from equitar.ahead import Budget
+from equitar.arguments import asked_factor
 from equitar.catalog import Catalog, Repeat, catalog_of, supplies_of
 from equitar.clock import Position
 from equitar.damage import Handler, TolerantReader
@@ -63,6 +64,14 @@ class Order:
             check_integer(name, getattr(self, name), lowest)
         if self.lanes is not None:
             check_integer("lanes", self.lanes, 1)
+        if (self.rank is None) != (self.world_size is None):
+            raise PlanError(f"`rank` and `world_size` go together; got {self.rank!r} and {self.world_size!r}")
+        if self.rank is not None and self.world_size is not None:
+            check_integer("world_size", self.world_size, 1)
+            check_integer("rank", self.rank, 0)
+            if self.rank >= self.world_size:
+                raise PlanError(f"`rank` must be in [0, {self.world_size}); got {self.rank}")
+        asked_factor(self.repeat)
         if isinstance(self.fields, str):
             raise PlanError(f"`fields` must be a collection of names; got the single {self.fields!r}")
 
@@ -71,7 +80,6 @@ class Order:
 
         Raises:
             SourceError, SidecarError: If a shard or a sidecar is missing or stale.
-            PlanError: If only one of `rank` and `world_size` is given.
         """
         return self._prepared
 
@@ -79,10 +87,8 @@ class Order:
     def _prepared(self) -> Prepared:
         if self.rank is not None and self.world_size is not None:
             rank, world_size = self.rank, self.world_size
-        elif self.rank is None and self.world_size is None:
-            rank, world_size = detect_ranks()
         else:
-            raise PlanError(f"`rank` and `world_size` go together; got {self.rank!r} and {self.world_size!r}")
+            rank, world_size = detect_ranks()
         catalog = catalog_of(self.sources, self.summaries)
         return Prepared(catalog, supplies_of(catalog, self.repeat), rank, world_size)
 
@@ -106,6 +112,7 @@ class Order:
 
     def plan(self, prepared: Prepared, position: Position, num_workers: int, walk: Walk) -> Plan:
         """Return the plan of the epoch that begins at a position, on a walk along the passes."""
+        check_integer("num_workers", num_workers, 0)
         world_size = position.world_size or prepared.world_size
         global_batch = self.batch_size * prepared.world_size
         if global_batch % world_size:

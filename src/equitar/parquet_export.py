@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
+from equitar.arguments import listed_sources
 from equitar.catalog import Catalog, Repeat, catalog_of, row_factors
 from equitar.errors import StorageError
 from equitar.mix64 import Int64
@@ -74,7 +75,7 @@ def export(
     local = local_path(path)
     if local is None:
         raise StorageError(f"{path} must be a file on a local disk; write it there and copy it")
-    catalog = catalog_of([sources] if isinstance(sources, Source) else list(sources))
+    catalog = catalog_of(listed_sources(sources))
     total = sum(int(summary.num_samples.sum()) for summary in catalog.summaries)
     schema = _schema(with_factor=repeat is not None, binary_keys=binary_keys)
     partial = Path(local).with_name(f"{Path(local).name}.{uuid.uuid4().hex}.partial")

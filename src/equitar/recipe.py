@@ -91,7 +91,11 @@ class Mixed:
     def __post_init__(self) -> None:
         if self.steps is not None:
             check_integer("steps", self.steps, 1)
-        _check_weights(self.weights)
+        if isinstance(self.weights, Sequence):
+            raise PlanError(
+                f"`weights` of `mixed` must map the name of each source to a number; got {self.weights!r}; only `debiased` "
+                "changes them at steps"
+            )
 
     def plan(self, supplies: Sequence[Supply], shape: Shape) -> Plan:
         """Return the plan of supplies in a shape."""

@@ -35,7 +35,7 @@ _COLORS = 10  # of sources, in the style sheet
 
 
 def report(
-    sources: Sequence[Source] | Batches,
+    sources: Source | Sequence[Source] | Batches,
     path: str,
     *,
     repeat: Repeat = None,

@@ -104,6 +104,22 @@ class Cache:
             raise ValueError(f"`max_bytes` must be >= 1; got {self.max_bytes} for the cache {self.directory!r}")
 
 
+_KINDS: tuple[tuple[str, Any, str], ...] = (
+    ("name", str, "a text"),
+    ("urls", str | Sequence, "a text or a list of texts, such as str(path)"),
+    ("root", str | None, "a text, such as str(path)"),
+    ("sidecars", str | None, "a text, such as str(path)"),
+    (
+        "keep",
+        str | float | int | Split | Callable | None,
+        "'FILE' of keys, '!FILE', a share, split(i, k) or a function",
+    ),
+    ("storage_options", Mapping | None, "a dict"),
+    ("cache", str | Cache | None, "equitar.Cache(...) or the name of a folder"),
+    ("retries", Retries, "equitar.Retries(...)"),
+)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Source:
     """A named set of shards that is drawn from as one.
@@ -139,14 +155,21 @@ class Source:
             raise ValueError(f"`name` of a source must not be empty; got {self.name!r} for {self.urls!r}")
         if not self.urls:
             raise ValueError(f"`urls` must name at least one shard; got {self.urls!r} for source {self.name!r}")
+        for name, kinds, wanted in _KINDS:
+            self._check_kind(name, getattr(self, name), kinds, wanted)
+        for url in self._patterns:
+            self._check_kind("urls", url, str, "texts, such as str(path)")
         if isinstance(self.keep, float | int) and not 0 < self.keep <= 1:
             raise ValueError(f"`keep` must be a share in (0, 1]; got {self.keep!r} for source {self.name!r}")
-
         if self.summary is None and (named := next((url for url in self._patterns if _SUMMARY.fullmatch(url)), None)):
             raise SourceError(
                 f"a summary stands for all shards of its source; got {shown(named)} beside {len(self._patterns) - 1} more `urls` of "
                 f"{self.name!r}; give it alone, and others a source of their own"
             )
+
+    def _check_kind(self, argument: str, value: object, kinds: Any, wanted: str) -> None:
+        if not isinstance(value, kinds):  # the value itself may be secret
+            raise TypeError(f"`{argument}` must be {wanted}; got a {type(value).__name__} for source {self.name!r}")
 
     @property
     def summary(self) -> str | None:

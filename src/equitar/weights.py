@@ -98,6 +98,15 @@ def shares(supplies: Sequence[Supply], weights: Weights | None, left_out: Collec
     return result
 
 
+def check_names(numbers: Mapping[str, object], names: Collection[str], what: str, left_out: Collection[str]) -> None:
+    """Raise PlanError if numbers are not of the sources that have these names; those left out may have one or not."""
+    missing = [f"{name!r} has none" for name in names if name not in numbers and name not in left_out]
+    unknown = [f"{name!r} is not a source" for name in numbers if name not in names and name not in left_out]
+    if missing or unknown:
+        found = " and ".join([*missing[:1], *unknown[:1]])
+        raise PlanError(f"`{what}` must have one number for each of the sources {', '.join(names)}; {found}")
+
+
 def by_name(
     numbers: Mapping[str, float], supplies: Sequence[Supply], what: str, left_out: Collection[str]
 ) -> list[Fraction]:
@@ -105,13 +114,7 @@ def by_name(
     names = [supply.name for supply in supplies]
     if not isinstance(numbers, Mapping):
         raise PlanError(f"`{what}` must map the name of each source to a number; got {numbers!r}")
-    missing, unknown = (
-        [n for n in names if n not in numbers],
-        [n for n in numbers if n not in names and n not in left_out],
-    )
-    if missing or unknown:
-        found = f"{missing[0]!r} has none" if missing else f"{unknown[0]!r} is not a source"
-        raise PlanError(f"`{what}` must have one number for each of the sources {', '.join(names)}; {found}")
+    check_names(numbers, names, what, left_out)
     for name in names:
         if not isinstance(numbers[name], Real) or not (0 <= numbers[name] < math.inf):
             raise PlanError(f"`{what}` must be finite numbers >= 0; got {numbers[name]!r} for source {name!r}")

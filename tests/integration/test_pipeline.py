@@ -533,6 +533,15 @@ def test_a_stage_that_is_not_lazy_is_named(sources: list[Source]) -> None:
         list(equitar.debiased(sources, batch_size=8, stages=[eager]))
 
 
+@pytest.mark.parametrize("function", [lambda sample: sample["cls"], lambda sample: sample.get("cls"), len])
+def test_the_function_of_one_sample_as_a_stage_is_told_about_map(function: Any, sources: list[Source]) -> None:
+    batches = equitar.debiased(sources, batch_size=4, stages=[function])
+    with pytest.raises(
+        StageError, match=r"must take an iterator of samples .*of one sample goes into `wds\.map\(\.\.\.\)`"
+    ):
+        next(iter(batches))
+
+
 def test_a_stage_that_gives_two_for_one_is_named(sources: list[Source]) -> None:
     def doubles(samples: Iterable[Any]) -> Iterable[Any]:
         return (one for sample in samples for one in (sample, sample))
