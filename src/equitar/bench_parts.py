@@ -50,7 +50,6 @@ class Profile:
     steps: int = 0
     samples: Counter[str] = field(default_factory=Counter)
     shards: dict[tuple[str, str], ShardRead] = field(default_factory=dict)
-
     parts: dict[Part, None] = field(default_factory=dict)
 
     def bytes_of(self, source: str) -> int:

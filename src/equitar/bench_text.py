@@ -78,9 +78,8 @@ def _label(part: PartTime) -> str:
 
 def _sources(found: Bench) -> str:
     labels = ((part.kind, _label(part)) for one in found.sources for part in reversed(one.parts))
-    parts = list(dict.fromkeys(labels))[
-        ::-1
-    ]  # from the last on: a source's own stages come before those that all share
+    # From the last on: a source's own stages come before those that all share.
+    parts = list(dict.fromkeys(labels))[::-1]
     parts.sort(key=lambda part: KINDS.index(part[0]))
     with_first = any(_is_slower_first(part) for one in found.sources for part in one.parts)
     rows = [

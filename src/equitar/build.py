@@ -8,7 +8,7 @@ from typing import Any
 from equitar.arguments import check_number, check_shares, listed_sources
 from equitar.catalog import Repeat
 from equitar.columns import columns
-from equitar.damage import Handler, checked_handler, checked_read_ahead
+from equitar.damage import Handler, checked_handler
 from equitar.errors import PlanError
 from equitar.feed import checked_stages
 from equitar.order import Order
@@ -112,7 +112,7 @@ def debiased(
             world_size=world_size,
             max_substitutes=max_substitutes,
             handler=checked_handler(handler),
-            read_ahead=checked_read_ahead(read_ahead),
+            read_ahead=read_ahead,
             one_source=True,
         )
     )
@@ -186,7 +186,7 @@ def mixed(
             world_size=world_size,
             max_substitutes=max_substitutes,
             handler=checked_handler(handler),
-            read_ahead=checked_read_ahead(read_ahead),
+            read_ahead=read_ahead,
             one_source=False,
         )
     )
@@ -243,7 +243,7 @@ def exact(
             world_size=world_size,
             max_substitutes=0,
             handler=checked_handler(handler),
-            read_ahead=checked_read_ahead(read_ahead),
+            read_ahead=read_ahead,
             one_source=False,
         )
     )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from equitar.cli_words import table
 from equitar.estimates import dry_run
@@ -18,7 +17,7 @@ from equitar.sources import Source
 def report_shown(report: IndexReport, *, as_json: bool) -> str:
     """Return what indexing did, as tables or as JSON."""
     if as_json:
-        return json.dumps({"sources": [_fields(one) for one in report.sources]}, indent=2)
+        return json.dumps({"sources": [asdict(one) for one in report.sources]}, indent=2)
     rows = [("source", "written", "up to date", "samples", "MB")]
     rows += [
         (one.name, f"{one.written:,}", f"{one.skipped:,}", f"{one.samples:,}", f"{one.bytes / 1e6:,.1f}")
@@ -34,10 +33,6 @@ def report_shown(report: IndexReport, *, as_json: bool) -> str:
             lines.append(f"{one.name}: its numbers jump over {len(one.holes):,}: {listed_some(one.holes)}")
         lines += [f"{one.name}: {note}" for note in one.notes]
     return "\n".join(lines)
-
-
-def _fields(value: Any) -> Mapping[str, Any]:
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
 def estimates_shown(

@@ -27,11 +27,8 @@ class Position(NamedTuple):
     world_size: int
 
 
-_BEGUN, _SAID, _DRIVEN = (
-    -3,
-    -2,
-    -1,
-)  # cells: 1 + the epoch that was begun; whether beginning one again was noted; `is_driven`
+# Cells after the position: 1 + the epoch that was begun; whether beginning one again was noted; `is_driven`.
+_BEGUN, _SAID, _DRIVEN = -3, -2, -1
 
 
 class Clock:

@@ -61,17 +61,6 @@ def checked_handler(handler: Handler) -> Handler:
     return handler
 
 
-def checked_read_ahead(read_ahead: int) -> int:
-    """Return a number of bytes that may be read ahead.
-
-    Raises:
-        PlanError: If it is none.
-    """
-    if type(read_ahead) is not int or read_ahead < 0:
-        raise PlanError(f"`read_ahead` must be a number of bytes >= 0; got {read_ahead!r}")
-    return read_ahead
-
-
 class TolerantReader:
     """Reads samples of one source, and goes on where some cannot be read."""
 

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
-from equitar.errors import MissingShardError, ShardMismatchError
+from equitar.errors import MissingShardError
 from equitar.labels import labels_from_spec
 from equitar.ledger import Ledger, ledgers_of
-from equitar.opening import open_stream
+from equitar.opening import open_remote, open_stream
 from equitar.ranges import RangesFile
-from equitar.remote import RemoteRanges
 from equitar.shard_index import Shard
 from equitar.sources import Source
 from equitar.storage import exists, local_path
@@ -178,11 +177,7 @@ def _piped(shard: Shard, fields: Collection[str] | None, clock: Clock) -> _Cost:
 
 
 def _remote(shard: Shard, fields: Collection[str] | None, clock: Clock) -> _Cost:
-    def changed(size: int) -> ShardMismatchError:
-        return ShardMismatchError(f"{shard.where} was changed while it was read, and has {size} bytes now; try again")
-
-    ranges = RemoteRanges(shard.url, options=shard.options, retries=shard.retries, size=None, wrong_size=changed)
-    with closing(ranges):
+    with closing(open_remote(shard.url, shard.options, shard.retries)) as ranges:
         begin = clock()
         size = ranges.size()
         counted = _Counted(ranges.read, size, requests=1)

@@ -20,7 +20,7 @@ from equitar.plan import Plan
 from equitar.progress import Mark, Progress
 from equitar.recipe import Recipe
 from equitar.repeat import RepeatFactor
-from equitar.shape import Shape
+from equitar.shape import Shape, batch_size_then
 
 Datasets: TypeAlias = Mapping[str, int | Sized] | Sized
 Labels: TypeAlias = Mapping[str, LabelPresence] | LabelPresence
@@ -92,16 +92,11 @@ class IndexPlan:
         """Return the plan of an epoch (None: the next one), made for so many ranks (0: those of now) of one global batch."""
         epoch = self.progress.next.epoch if epoch is None else epoch
         _, now = self.place()
-        global_batch = self._batch_size * now
         planned_for = world_size or now
-        if global_batch % planned_for:
-            raise PlanError(
-                f"a resumed run must have the same global batch; it had {planned_for} ranks, which do not share the "
-                f"{global_batch} samples of {now} ranks x {self._batch_size}"
-            )
+        batch_size = batch_size_then(planned_for, batch_size=self._batch_size, world_size=now)
         if self._plan is None or (self._plan.shape.epoch, self._plan.shape.world_size) != (epoch, planned_for):
             shape = Shape(
-                batch_size=global_batch // planned_for,
+                batch_size=batch_size,
                 world_size=planned_for,
                 lanes=1,  # a sampler is one row of batches; its DataLoader deals them to workers
                 seed=self._seed,

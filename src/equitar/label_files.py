@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from equitar.catalog import catalog_of
 from equitar.errors import LabelError, SidecarError
-from equitar.label_presence import LabelRows, collected
+from equitar.label_presence import BLOCK, LabelRows, collected
 from equitar.outside import Vocabulary, read_labels
-from equitar.presence import Presence
 from equitar.sidecar import index_command
 from equitar.sources import Source
-
-_BLOCK = 16_384  # rows
 
 
 def labels_from_sidecars(source: Source) -> LabelRows:
@@ -56,12 +53,5 @@ def labels_from_file(
             missing = keys[int(np.flatnonzero(rows < 0)[0])]
             raise LabelError(f"each of `keys` must have a row in {path}; key {missing!r} has none by its {rule}")
 
-    def parts() -> Iterator[Presence]:
-        for first in range(0, len(rows), _BLOCK):
-            some = rows[first : first + _BLOCK]
-            lengths = presence.indptr[some + 1] - presence.indptr[some]
-            indptr = np.concatenate([[0], np.cumsum(lengths)])
-            entries = np.arange(indptr[-1]) + np.repeat(presence.indptr[some] - indptr[:-1], lengths)
-            yield Presence(indptr=indptr, ids=presence.ids[entries], counts=presence.counts[entries])
-
-    return collected(parts(), None if known is None else dict(zip(known.ids, known.names, strict=True)))
+    parts = (presence.picked(rows[first : first + BLOCK]) for first in range(0, len(rows), BLOCK))
+    return collected(parts, None if known is None else dict(zip(known.ids, known.names, strict=True)))

@@ -181,9 +181,8 @@ class Laid:
         if len(self._most) == 1:
             return 0  # a run of a single source has more than that
         total, pairs = sum(self._setup.quota), zip(self._most, self._setup.quota, strict=True)
-        margin = (
-            len(self._most) + 1
-        )  # by which the share of a source in a span may be off: a copy for each other source
+        # By so much the share of a source in a span may be off: a copy for each other source.
+        margin = len(self._most) + 1
         return max((-(-(most + margin) * total // quota) for most, quota in pairs if most > 1), default=0)
 
     def spans(self, run: Run, first: int, last: int) -> list[tuple[int, int]]:

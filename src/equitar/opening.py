@@ -251,7 +251,7 @@ def open_stream(
         with filled(partial(run_pipe, url)) as spooled:
             yield spooled, os.fstat(spooled.fileno()).st_size
     else:
-        ranges = RemoteRanges(url, options=options, retries=retries, size=None, wrong_size=partial(_changed, url))
+        ranges = open_remote(url, options, retries)
         with closing(ranges), closing(_file_of(ranges, expected)) as remote:
             yield cast("BinaryIO", remote), ranges.size()
 
@@ -260,5 +260,10 @@ def _file_of(ranges: Ranges, expected: Int64 | None) -> RangesFile:
     return RangesFile(ranges) if expected is None else ExpectedFile(ranges, expected)
 
 
-def _changed(url: str, size: int) -> ShardMismatchError:
-    return ShardMismatchError(f"{shown(url)} was changed while it was read, and has {size} bytes now; try again")
+def open_remote(url: str, options: StorageOptions, retries: Retries) -> RemoteRanges:
+    """Return a remote shard that has no sidecar yet; its size is what its store says first."""
+
+    def changed(size: int) -> ShardMismatchError:
+        return ShardMismatchError(f"{shown(url)} was changed while it was read, and has {size} bytes now; try again")
+
+    return RemoteRanges(url, options=options, retries=retries, size=None, wrong_size=changed)

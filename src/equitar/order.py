@@ -21,7 +21,7 @@ from equitar.passes import Walk
 from equitar.plan import Plan
 from equitar.reader import OpenShards, Reader, open_shards
 from equitar.recipe import Recipe
-from equitar.shape import Shape, check_integer
+from equitar.shape import Shape, batch_size_then, check_integer
 from equitar.sources import Source, Stage
 from equitar.summary import standing
 from equitar.topology import Topology
@@ -60,8 +60,9 @@ class Order:
     summaries: Mapping[str, str] = field(default_factory=dict)  # by source: digest of the one to use, else the newest
 
     def __post_init__(self) -> None:
-        for name, lowest in (("batch_size", 1), ("seed", 0), ("shuffle", 0), ("max_substitutes", 0)):
-            check_integer(name, getattr(self, name), lowest)
+        for name in ("seed", "shuffle", "max_substitutes", "read_ahead"):
+            check_integer(name, getattr(self, name), 0)
+        check_integer("batch_size", self.batch_size, 1)
         if self.lanes is not None:
             check_integer("lanes", self.lanes, 1)
         if (self.rank is None) != (self.world_size is None):
@@ -114,14 +115,8 @@ class Order:
         """Return the plan of the epoch that begins at a position, on a walk along the passes."""
         check_integer("num_workers", num_workers, 0)
         world_size = position.world_size or prepared.world_size
-        global_batch = self.batch_size * prepared.world_size
-        if global_batch % world_size:
-            raise PlanError(
-                f"a resumed run must have the same global batch; it had {world_size} ranks, which do not share the "
-                f"{global_batch} samples of {prepared.world_size} ranks x {self.batch_size}"
-            )
         shape = Shape(
-            batch_size=global_batch // world_size,
+            batch_size=batch_size_then(world_size, batch_size=self.batch_size, world_size=prepared.world_size),
             world_size=world_size,
             lanes=position.lanes or self.lanes or max(1, num_workers),
             seed=self.seed,

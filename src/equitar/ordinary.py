@@ -125,9 +125,8 @@ class Headers:
         self.sizes: list[int] = []
         self._pread = pread
         first = pread(BLOCK, 0)
-        self._pax: tuple[bytes, ...] = (
-            first if self._is_time(first, 0) else b"",
-        )  # what each header comes after; later also other spellings
+        # What each header comes after; later also other spellings.
+        self._pax: tuple[bytes, ...] = (first if self._is_time(first, 0) else b"",)
 
     def found(self, limit: int) -> bool:
         """Find more headers, so many at most; False if there is none."""

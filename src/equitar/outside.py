@@ -162,7 +162,7 @@ def read_labels(path: str, *, classes: Vocabulary | None = None, crowd: bool = T
     return LabelTable(
         path=path,
         digest=digest.hexdigest(),
-        presence=presence_of(ids),
+        presence=Presence.of(ids),
         vocabulary=vocabulary,
         keys=tuple(found.keys),
         rows=_rows(found.keys, found.image_ids, path),
@@ -201,17 +201,6 @@ def encoded(
         return cast("list[list[int]]", named), None
     pairs = zip(keys, named, strict=True)
     return [vocabulary.encode(row, where=f"key {key!r} of {where}") for key, row in pairs], vocabulary
-
-
-def presence_of(rows: Sequence[Sequence[int]]) -> Presence:
-    """Return `Presence.of` these rows, computed for all of them at once.
-
-    >>> presence_of([[17, 90, 17], []]).counts.tolist()
-    [2, 1]
-    """
-    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    labels = np.fromiter((label for row in rows for label in row), np.int64, int(lengths.sum()))
-    return Presence.of_entries(np.repeat(np.arange(len(rows)), lengths), labels, None, num_rows=len(rows))
 
 
 def _names_of(keys: Iterable[str]) -> tuple[list[str], list[str], list[str]]:

@@ -163,9 +163,8 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         first_step = position.step + topology.worker
         if self._resumed is not None:
             position, first_step, self._resumed = self._resumed, self._resumed.step, None
-        self._next = position._replace(
-            step=first_step
-        )  # at once: a worker is asked for its state before its first batch
+        # At once: a worker is asked for its state before its first batch.
+        self._next = position._replace(step=first_step)
         return self._advancing(topology, position, first_step)
 
     def recorded(self) -> Iterator[tuple[Record, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,18 +56,10 @@ class Presence:
         >>> rows.indptr.tolist(), rows.ids.tolist(), rows.counts.tolist()
         ([0, 2, 2, 3], [17, 90, 3], [2, 1, 1])
         """
-        ends, ids, counts = [0], [], []
-        for labels in label_sets:
-            values, times = np.unique(np.fromiter(labels, np.int64), return_counts=True)
-            ids.append(values)
-            counts.append(times.astype(np.int64))
-            ends.append(ends[-1] + len(values))
-        none = np.zeros(0, np.int64)
-        return Presence(
-            indptr=np.array(ends, np.int64),
-            ids=np.concatenate([none, *ids]),
-            counts=np.concatenate([none, *counts]),
-        )
+        rows = [list(labels) for labels in label_sets]
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        ids = np.fromiter(chain.from_iterable(rows), np.int64, int(lengths.sum()))
+        return Presence.of_entries(np.repeat(np.arange(len(rows)), lengths), ids, None, num_rows=len(rows))
 
     @staticmethod
     def of_entries(row_of: Int64, ids: Int64, times: Int64 | None, *, num_rows: int) -> Presence:
@@ -100,15 +93,24 @@ class Presence:
         indptr = np.concatenate([[0], np.cumsum(np.diff(self.indptr)[mask])]).astype(np.int64)
         return Presence(indptr=indptr, ids=self.ids[of_entries], counts=self.counts[of_entries])
 
+    def picked(self, rows: Int64) -> Presence:
+        """Return some rows in any order, (n,); -1 is a row without labels.
+
+        >>> Presence.of([[17, 90], [], [3]]).picked(np.array([2, -1, 0])).ids.tolist()
+        [3, 17, 90]
+        """
+        lengths = np.diff(self.indptr, append=self.indptr[-1])[rows]  # the last one, where -1 points, is 0
+        indptr = np.concatenate([[0], np.cumsum(lengths)])
+        entries = np.arange(indptr[-1]) + np.repeat(self.indptr[rows] - indptr[:-1], lengths)
+        return Presence(indptr=indptr, ids=self.ids[entries], counts=self.counts[entries])
+
     @staticmethod
     def joined(parts: Sequence[Presence]) -> Presence:
         """Return the rows of all parts, one after another."""
         sizes = np.cumsum([0, *(len(part.ids) for part in parts)])
         none = np.zeros(0, np.int64)
         return Presence(
-            indptr=np.concatenate(
-                [none[:0], [0], *(part.indptr[1:] + at for part, at in zip(parts, sizes, strict=False))]
-            ),
+            indptr=np.concatenate([[0], *(part.indptr[1:] + at for part, at in zip(parts, sizes, strict=False))]),
             ids=np.concatenate([none, *(part.ids for part in parts)]),
             counts=np.concatenate([none, *(part.counts for part in parts)]),
         )

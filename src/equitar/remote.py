@@ -195,7 +195,7 @@ class RemoteRanges:
                 self._under_way.discard(future)
 
     def _info(self) -> None:
-        if self._checked_at is not None and (self._size is not None):
+        if self._checked_at is not None and self._size is not None:
             return
         files, path = filesystem(self._url, self._options)
         self._patience().answer("its size", lambda: self._recheck(files, path, always=True))

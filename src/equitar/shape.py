@@ -60,6 +60,21 @@ def check_integer(name: str, value: object, lowest: int) -> None:
         raise PlanError(f"`{name}` must be an integer >= {lowest}; got {value!r}")
 
 
+def batch_size_then(planned_for: int, *, batch_size: int, world_size: int) -> int:
+    """Return the samples per rank of so many ranks that share the global batch of now.
+
+    Raises:
+        PlanError: If they cannot.
+    """
+    global_batch = batch_size * world_size
+    if global_batch % planned_for:
+        raise PlanError(
+            f"a resumed run must have the same global batch; it had {planned_for} ranks, which do not share the "
+            f"{global_batch} samples of {world_size} ranks x {batch_size}"
+        )
+    return global_batch // planned_for
+
+
 class SourceAccount(NamedTuple):
     """What an epoch takes of one source.
 

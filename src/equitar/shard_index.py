@@ -14,7 +14,7 @@ from equitar.label_recipe import Recipe, Spooled, spooled
 from equitar.labels import Extractor, Labels, Missing, TextLabels, labels_from_spec, no_label
 from equitar.mix64 import Int64
 from equitar.opening import open_stream
-from equitar.outside import LabelTable, Vocabulary, encoded, presence_of
+from equitar.outside import LabelTable, Vocabulary, encoded
 from equitar.presence import Presence
 from equitar.redact import shown
 from equitar.sidecar import ClassNames, Sidecar, digest_of, read_sidecar, sidecar_of, write_sidecar
@@ -244,7 +244,7 @@ def _extracted(
     for key, content in zip(table.keys, table.contents, strict=True):
         labels.append(extract({"__key__": key, **content}, where=f"key {key!r} of {where}"))
     ids, vocabulary = encoded(table.keys, labels, given=None, wanted=vocabulary, where=where)
-    return presence_of(ids), (vocabulary.ids, vocabulary.names) if vocabulary else None
+    return Presence.of(ids), (vocabulary.ids, vocabulary.names) if vocabulary else None
 
 
 def _single_ids(
@@ -276,11 +276,7 @@ def _joined(
         like = f" whose keys are like {table.keys[0]!r}" if table.keys else ""
         absent = f"not in {table.path},{like}; so are {np.count_nonzero(rows < 0)} of {len(rows)}"
         no_label(missing, absent, f"key {keys[row]!r} of {shard.where}")
-    lengths = np.where(rows < 0, 0, np.diff(table.presence.indptr, append=0)[rows])
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    entries = np.arange(indptr[-1]) + np.repeat(table.presence.indptr[rows] - indptr[:-1], lengths)
-    presence = Presence(indptr=indptr, ids=table.presence.ids[entries], counts=table.presence.counts[entries])
-    return presence, (table.vocabulary.ids, table.vocabulary.names) if table.vocabulary else None
+    return table.presence.picked(rows), (table.vocabulary.ids, table.vocabulary.names) if table.vocabulary else None
 
 
 def _extractor_of(sidecar: Sidecar) -> Extractor | None:

@@ -111,9 +111,8 @@ def _rows(found: Found, seen: set[str]) -> Rows | None:
     except ShardError:
         return None
     keys = rows.row_of.keys()
-    beginnings = {
-        key.startswith("./") for key in [*keys, *islice(seen, 1)]
-    }  # with both, `./a` and `a` may mean one file
+    # With both, `./a` and `a` may mean one file.
+    beginnings = {key.startswith("./") for key in [*keys, *islice(seen, 1)]}
     is_odd = not seen.isdisjoint(keys) or not rows.fields.keys().isdisjoint(RESERVED) or len(beginnings) > 1
     return None if is_odd else rows
 

@@ -165,19 +165,11 @@ def restricted(summary: Summary, paths: Sequence[str], *, where: str, mend: str)
         num_samples=summary.num_samples[rows],
         shard_sizes=summary.shard_sizes[rows],
         digests=tuple(summary.digests[row] for row in rows),
-        label_counts=None if summary.label_counts is None else _picked(summary.label_counts, rows),
+        label_counts=None if summary.label_counts is None else summary.label_counts.picked(rows),
         class_names=summary.class_names,
         skipped=tuple(path for path in paths if path in skipped),
         file_digest=summary.file_digest,
     )
-
-
-def _picked(presence: Presence, rows: Int64) -> Presence:
-    """Return some rows of labels."""
-    lengths = np.diff(presence.indptr)[rows]
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    entries = np.arange(indptr[-1]) + np.repeat(presence.indptr[rows] - indptr[:-1], lengths)
-    return Presence(indptr=indptr, ids=presence.ids[entries], counts=presence.counts[entries])
 
 
 def arrays_of(summary: Summary) -> Arrays:

@@ -196,3 +196,20 @@ def test_a_generator_is_gone_through_once_and_lazily() -> None:
 
     rows = LabelRows.of_sets(label_sets())
     assert (len(rows), len(alive)) == (50_000, 50_000)
+
+
+@given(st.lists(st.lists(st.integers(-3, 3))), st.data())
+def test_rows_are_sets_that_know_how_often_each_label_occurs_and_can_be_picked(
+    rows: list[list[int]], data: st.DataObject
+) -> None:
+    found = Presence.of(rows)
+    chosen = data.draw(st.lists(st.integers(-1, len(rows) - 1)))
+    for presence, lists in (
+        (found, rows),
+        (found.picked(np.array(chosen, np.int64)), [([*rows, []])[one] for one in chosen]),
+    ):
+        assert [presence.labels(row).tolist() for row in range(presence.num_rows)] == [
+            sorted(set(one)) for one in lists
+        ]
+        assert presence.counts.tolist() == [one.count(label) for one in lists for label in sorted(set(one))]
+        assert {column.dtype for column in (presence.indptr, presence.ids, presence.counts)} == {np.dtype(np.int64)}

@@ -11,12 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from equitar.errors import LabelError
-from equitar.outside import LabelTable, Vocabulary, presence_of, read_classes, read_labels
-from equitar.presence import Presence
+from equitar.outside import LabelTable, Vocabulary, read_classes, read_labels
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 
@@ -234,14 +231,6 @@ def test_a_table_survives_pickling(tmp_path: Path) -> None:
     table = pickle.loads(pickle.dumps(read_labels(write(tmp_path, "instances.json", COCO))))
     assert looked_up(table, "139") == [[17, 90]]
     assert table.vocabulary.encode(["cat"], where="x.tar") == [17]
-
-
-@given(st.lists(st.lists(st.integers(-3, 3))))
-def test_rows_at_once_are_the_rows_one_by_one(rows: list[list[int]]) -> None:
-    at_once, one_by_one = presence_of(rows), Presence.of(rows)
-    for name in ("indptr", "ids", "counts"):
-        np.testing.assert_array_equal(getattr(at_once, name), getattr(one_by_one, name))
-        assert getattr(at_once, name).dtype == np.int64
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs the real label files")
