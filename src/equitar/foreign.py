@@ -78,7 +78,10 @@ def read_told(pattern: str) -> Iterator[Told]:
     Raises:
         SourceError: If a pattern matches no file, or a file is none of these or not as it must be.
     """
-    for url in expand(Source("another index", pattern, root="/" if local_path(pattern) is not None else None)).urls:
+    local = local_path(pattern)
+    is_folder = local is not None and Path(local).is_dir()  # which a source must not name
+    root = None if local is None else "/"
+    for url in [pattern] if is_folder else expand(Source("another index", pattern, root=root)).urls:
         local = local_path(url)
         files = _of_folder(Path(local)) if local is not None and Path(local).is_dir() else [url]
         for file in files:
