@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from equitar.foreign import Told, read_told
 from equitar.mix64 import Int64
+from equitar.patience import StorageOptions
 from equitar.redact import shown
 from equitar.shard_index import Shard
 from equitar.sidecar import Sidecar, read_sidecar
@@ -32,12 +33,13 @@ class Known(NamedTuple):
     row: Summary | None
 
 
-def differences(pattern: str, known: Sequence[Known], *, progress: bool) -> list[str]:
+def differences(pattern: str, known: Sequence[Known], *, options: StorageOptions, progress: bool) -> list[str]:
     """Return what another tool says differently of shards, a sentence each, and which shards either side does not know.
 
     Args:
         pattern: Files of the other tool, see `equitar.foreign`.
         known: The shards of all sources.
+        options: For fsspec, where these files are remote.
         progress: Whether a terminal shows a bar.
 
     Raises:
@@ -47,7 +49,7 @@ def differences(pattern: str, known: Sequence[Known], *, progress: bool) -> list
     problems: list[str] = []
     met: set[tuple[str, int]] = set()
     files: dict[str, int] = {}
-    each = tqdm(read_told(pattern), desc=pattern, unit=" shards", disable=None if progress else True)
+    each = tqdm(read_told(pattern, options), desc=pattern, unit=" shards", disable=None if progress else True)
     for told in each:
         files[told.file] = files.get(told.file, 0) + 1
         found = finder.find(told.shard)
@@ -64,18 +66,19 @@ def differences(pattern: str, known: Sequence[Known], *, progress: bool) -> list
     return problems
 
 
-def expecting(pattern: str, shards: Sequence[Shard]) -> list[Shard]:
+def expecting(pattern: str, shards: Sequence[Shard], *, options: StorageOptions) -> list[Shard]:
     """Return shards with the places of their headers, where the index of another tool gives such; local ones as they are.
 
     Args:
         pattern: Files of the other tool, see `equitar.foreign`.
         shards: The shards of one source.
+        options: For fsspec, where these files are remote.
 
     Raises:
         SourceError: If a file of the other tool is not as it must be.
     """
     finder, result = Finder([shard.url for shard in shards]), list(shards)
-    for told in read_told(pattern):
+    for told in read_told(pattern, options):
         at = finder.find(told.shard)
         if at is not None and local_path(result[at].url) is None:
             result[at] = replace(result[at], expected=_places(told))

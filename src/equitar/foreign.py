@@ -2,7 +2,7 @@
 
     the lists of `equitar.shard_lists`
     DALI              x.idx of `wds2idx`, v1.1 and v1.2: field, offset and size of every member, a line for each sample
-    Megatron Energon  .nv-meta/index.sqlite: the same; x.tar.idx: where each sample begins; the folder .nv-meta stands for what is in it
+    Megatron Energon  .nv-meta/index.sqlite: the same (a remote one is copied to a temporary file); x.tar.idx: where each sample begins; the folder .nv-meta stands for what is in it
     img2dataset       00000_stats.json, and 00000.parquet with `status`: how many downloads of a shard succeeded
 
 A file is known by what is in it. A glob or a brace pattern is for many files, as most of these are of one shard each.
@@ -13,21 +13,26 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
 
-from equitar.errors import SourceError
+from equitar.errors import SourceError, StorageError
 from equitar.mix64 import Int64
+from equitar.patience import StorageOptions
 from equitar.redact import shown
+from equitar.remote import RemoteRanges
 from equitar.shard_lists import read_entries
-from equitar.sources import Source
-from equitar.storage import expand, local_path, place_of, read_bytes
+from equitar.sources import Retries, Source
+from equitar.storage import exists, expand, join, local_path, place_of, read_bytes
 
 _SQLITE = b"SQLite format 3\0"
+_INFOS = (".info.json", ".info.yaml")
 _STATS = "_stats.json"
 
 
@@ -69,40 +74,53 @@ class Told(NamedTuple):
     keys: list[str] | None = None
 
 
-def read_told(pattern: str) -> Iterator[Told]:
+def read_told(pattern: str, options: StorageOptions) -> Iterator[Told]:
     """Yield what files say of shards, one shard after another.
 
     Args:
         pattern: A file as the module says, a folder `.nv-meta`, or a glob or brace pattern for many files.
+        options: For fsspec, where these are remote.
 
     Raises:
         SourceError: If a pattern matches no file, or a file is none of these or not as it must be.
     """
-    local = local_path(pattern)
-    is_folder = local is not None and Path(local).is_dir()  # which a source must not name
-    root = None if local is None else "/"
-    for url in [pattern] if is_folder else expand(Source("another index", pattern, root=root)).urls:
-        local = local_path(url)
-        files = _of_folder(Path(local)) if local is not None and Path(local).is_dir() else [url]
-        for file in files:
-            yield from _told(file)
+    urls: Sequence[str] = [pattern]
+    if not _is_folder(pattern):
+        root = "/" if local_path(pattern) is not None else None
+        urls = expand(Source("another index", pattern, root=root, storage_options=options)).urls
+    for url in urls:
+        for file in _of_folder(url, options) if _is_folder(url) else [url]:
+            yield from _told(file, options)
 
 
-def _of_folder(folder: Path) -> list[str]:
-    found = [one for name in (".info.json", ".info.yaml", "index.sqlite") if (one := folder / name).exists()]
+def _is_folder(url: str) -> bool:
+    local = local_path(url)
+    return place_of(url).endswith("/.nv-meta") if local is None else Path(local).is_dir()
+
+
+def _of_folder(folder: str, options: StorageOptions) -> list[str]:
+    names = (*_INFOS, "index.sqlite")
+    found = [one for name in names if exists(one := join(folder, name), options)]
     if not found:
-        raise SourceError(f"{folder} must hold .info.json, .info.yaml or index.sqlite, as .nv-meta does; it has none")
-    return [str(one) for one in found]
+        raise SourceError(
+            f"{shown(folder)} must hold .info.json, .info.yaml or index.sqlite, as .nv-meta does; it has none"
+        )
+    return found
 
 
-def _told(url: str) -> Iterator[Told]:
+def _told(url: str, options: StorageOptions) -> Iterator[Told]:
     local = local_path(url)
     if local is not None and _is_sqlite(local):  # which may be large, and is not read whole
-        yield from _energon_index(Path(local))
+        yield from _energon_index(Path(local), url, options)
         return
-    raw = read_bytes(url, None)
-    if raw.startswith(_SQLITE):
-        raise SourceError(f"{shown(url)} is an SQLite file, which is read on a local disk only; download it")
+    if local is None and place_of(url).endswith(".sqlite"):
+        ranges = RemoteRanges(url, options=options, retries=Retries(), size=None, wrong_size=partial(_changed, url))
+        with tempfile.NamedTemporaryFile(suffix=".sqlite") as copy:
+            ranges.copy_to(cast("BinaryIO", copy))
+            copy.flush()
+            yield from _energon_index(Path(copy.name), url, options)
+        return
+    raw = read_bytes(url, options)
     entries = read_entries(raw, url)
     if entries is not None:
         for entry in entries:
@@ -166,11 +184,19 @@ def _is_sqlite(path: str) -> bool:
         return file.read(len(_SQLITE)) == _SQLITE
 
 
-def _energon_index(path: Path) -> Iterator[Told]:
-    infos = [one for name in (".info.json", ".info.yaml") if (one := path.with_name(name)).exists()]
-    entries = read_entries(infos[0].read_bytes(), str(infos[0])) if infos else None
+def _changed(url: str, _: int) -> StorageError:
+    return StorageError(f"{shown(url)} was changed while it was read; begin again")
+
+
+def _energon_index(path: Path, url: str, options: StorageOptions) -> Iterator[Told]:
+    """Read an index at a local path, which is that of a URL."""
+    folder = place_of(url).rpartition("/")[0]
+    info = next((one for name in _INFOS if exists(one := f"{folder}/{name}", options)), None)
+    entries = None if info is None else read_entries(read_bytes(info, options), info)
     if entries is None:
-        raise SourceError(f"{path} must lie beside .info.json or .info.yaml, which names its shards; restore that")
+        raise SourceError(
+            f"{shown(url)} must lie beside .info.json or .info.yaml, which names its shards; restore that"
+        )
     samples = "SELECT byte_offset, sample_key FROM samples WHERE tar_file_id = ? ORDER BY sample_index"
     parts = (
         "SELECT sample_index, part_name, content_byte_offset, content_byte_size FROM sample_parts WHERE tar_file_id = ? "
@@ -187,9 +213,9 @@ def _energon_index(path: Path) -> Iterator[Told]:
                 row, offset, size = (np.array([one[at] for one in rows], np.int64) for at in (0, 2, 3))
                 members = Members(row, [one[1] for one in rows], offset, size) if has_parts else None
                 keys = [key for _, key in begun]
-                yield Told(str(path), place_of(entry.url), len(keys), starts=starts, members=members, keys=keys)
+                yield Told(shown(url), place_of(entry.url), len(keys), starts=starts, members=members, keys=keys)
     except (sqlite3.Error, TypeError) as error:  # a number may be NULL
-        raise SourceError(f"{path} is not as `energon prepare` writes it ({error}); run it again") from error
+        raise SourceError(f"{shown(url)} is not as `energon prepare` writes it ({error}); run it again") from error
 
 
 def _img2dataset_stats(raw: bytes, url: str) -> Told:

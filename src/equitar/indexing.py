@@ -22,7 +22,7 @@ from equitar.errors import LabelError, MissingShardError, ReadOnlyError, ShardEr
 from equitar.executors import outcomes
 from equitar.label_recipe import Recipe, Spooled, recipe_of, spool, spooled
 from equitar.labels import Missing
-from equitar.ledger import Ledger, SourceReport, keep_part, ledgers_of
+from equitar.ledger import Ledger, SourceReport, keep_part, ledgers_of, shared_options
 from equitar.mend import index_command
 from equitar.outside import LabelTable, Vocabulary
 from equitar.shard_index import Outcome, Shard, check_shard, index_shard, rename_classes, sidecar_row
@@ -69,7 +69,7 @@ def index(
     Without `labels` and `labels_from`, sidecars keep the labels they have, unless `force`.
 
     Args:
-        sources: What to index.
+        sources: What to index. Remote files given below are read with the `storage_options` of the sources.
         labels: Where labels are in the shards: ``cls``, ``json:PATH``, ``npy`` or ``package.module:function``.
         labels_from: ``FILE`` or ``FILE:COLUMN`` of labels by key, see `equitar.outside`, or a table from `read_labels`.
         offsets_from: Indexes of another tool (DALI, Energon), see `equitar.foreign`. Headers of remote shards are then fetched
@@ -100,8 +100,9 @@ def index(
         keep_part(ledgers, *part)
     if offsets_from is not None:
         for ledger in ledgers:
-            ledger.shards = expecting(offsets_from, ledger.shards)
-    recipe = recipe_of(labels, labels_from, classes, missing=missing, force=force, regroup=regroup)
+            ledger.shards = expecting(offsets_from, ledger.shards, options=ledger.source.storage_options)
+    options = shared_options(ledgers, [one for one in (labels_from, classes) if isinstance(one, str)])
+    recipe = recipe_of(labels, labels_from, classes, options=options, missing=missing, force=force, regroup=regroup)
     with _travelling(recipe, ledgers, executor) as where:
         _run(partial(index_shard, recipe=where), ledgers, jobs=jobs, executor=executor, progress=progress)
     return _finish(ledgers, missing_shards, jobs, executor, table=recipe.table, is_part=part is not None)
@@ -142,7 +143,7 @@ def check(
     progress: bool = True,
     against: str | Sequence[str] = (),
 ) -> list[str]:
-    """Return what is wrong with sidecars and summaries, a sentence each.
+    """Return what is wrong with sidecars and summaries, and what `against` says otherwise, a sentence each.
 
     Shards are walked again, and labels that are in them are read again.
 
@@ -150,9 +151,10 @@ def check(
         sources: What to check.
         jobs: Processes, as for `index`.
         progress: Whether a terminal shows a bar.
-        against: Files of other tools that say the same of these shards, see `equitar.foreign`: what they say otherwise is told too.
+        against: Files of other tools that say the same of these shards, see `equitar.foreign`; remote ones are read as the sources are.
     """
-    ledgers = ledgers_of(sources)
+    ledgers, others = ledgers_of(sources), [against] if isinstance(against, str) else against
+    options = shared_options(ledgers, others)
     for ledger in ledgers:
         skipped = set(ledger.before.skipped) if ledger.before else set()
         ledger.shards = [shard for shard in ledger.shards if shard.path not in skipped]
@@ -174,8 +176,8 @@ def check(
             mend = index_command(ledger.source)
             problems.append(f"the summary of source {ledger.source.name!r} is of other sidecars than there are; {mend}")
     known = [Known(shard, ledger.rows.get(shard.path)) for ledger in ledgers for shard in ledger.shards]
-    for pattern in [against] if isinstance(against, str) else against:
-        problems += differences(pattern, known, progress=progress)
+    for pattern in others:
+        problems += differences(pattern, known, options=options, progress=progress)
     return problems
 
 

@@ -49,6 +49,7 @@ def recipe_of(
     labels_from: str | LabelTable | None,
     classes: str | Sequence[str] | Vocabulary | None,
     *,
+    options: StorageOptions,
     missing: Missing,
     force: bool,
     regroup: bool,
@@ -58,10 +59,12 @@ def recipe_of(
         raise ValueError(f"`labels` or `labels_from` must be given; got both, {labels!r} and {labels_from!r:.80}")
     if classes is not None and isinstance(labels_from, LabelTable):
         raise ValueError(f"`classes` must be given to `read_labels`; got {classes!r:.80} with a table read before")
-    vocabulary = read_classes(classes) if isinstance(classes, str) else classes
+    vocabulary = read_classes(classes, storage_options=options) if isinstance(classes, str) else classes
     if vocabulary is not None and not isinstance(vocabulary, Vocabulary):
         vocabulary = Vocabulary(ids=tuple(range(len(vocabulary))), names=tuple(vocabulary))
-    table = read_labels(labels_from, classes=vocabulary) if isinstance(labels_from, str) else labels_from
+    table = labels_from if not isinstance(labels_from, str) else None
+    if isinstance(labels_from, str):
+        table = read_labels(labels_from, classes=vocabulary, storage_options=options)
     extract = labels_from_spec(labels, missing=missing) if labels is not None else None
     lines = [labels] if labels is not None else []
     if table is not None:

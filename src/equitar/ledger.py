@@ -21,7 +21,7 @@ from equitar.redact import shown
 from equitar.shard_index import Outcome, Shard
 from equitar.sidecar import ClassNames
 from equitar.sources import Source
-from equitar.storage import ShardList, sidecar_url
+from equitar.storage import ShardList, StorageOptions, local_path, sidecar_url
 from equitar.summary import Summary, newest_summary, shards_of, write_summary
 from equitar.summary_format import joined
 
@@ -230,6 +230,23 @@ def _before(source: Source, listed: ShardList) -> Summary | None:
         return newest_summary(source, listed)
     except SidecarError:  # missing, of another version, damaged: each is mended by writing it
         return None
+
+
+def shared_options(ledgers: Sequence[Ledger], files: Sequence[str]) -> StorageOptions:
+    """Return the storage options with which files are read that are given for all sources.
+
+    Raises:
+        SourceError: If one of these is remote, and sources have different options.
+    """
+    options = [ledger.source.storage_options for ledger in ledgers]
+    remote = next((one for one in files if local_path(one) is None), None)
+    if remote is not None and any(one != options[0] for one in options):
+        names = ", ".join(ledger.source.name for ledger in ledgers)
+        raise SourceError(
+            f"{shown(remote)} is read with the `storage_options` of the sources, which must be the same for {names}; go through them one "
+            "by one"
+        )
+    return options[0] if options else None
 
 
 def keep_part(ledgers: Sequence[Ledger], part: int, parts: int) -> None:

@@ -29,7 +29,7 @@ from equitar.labels import Labels, parse_label
 from equitar.mix64 import Int64
 from equitar.presence import Presence
 from equitar.sources import Source
-from equitar.storage import expand, read_bytes
+from equitar.storage import StorageOptions, expand, read_bytes
 
 RULES = ("key", "base name", "image id")
 _AMBIGUOUS = -2
@@ -77,9 +77,9 @@ class Vocabulary:
         return encoded
 
 
-def read_classes(path: str) -> Vocabulary:
+def read_classes(path: str, *, storage_options: StorageOptions = None) -> Vocabulary:
     """Return the vocabulary of a file: a name a line, whose id is its line counted from 0, or ``id<TAB>name``."""
-    lines = _text(_raw(path)).rstrip("\n").split("\n")
+    lines = _text(_raw(path, storage_options)).rstrip("\n").split("\n")
     cells = [line.rstrip("\r").split("\t") for line in lines]
     widths = {len(cell) for cell in cells}
     if widths == {1}:
@@ -129,26 +129,33 @@ class LabelTable:
         return best, best_rule
 
 
-def read_labels(path: str, *, classes: Vocabulary | None = None, crowd: bool = True) -> LabelTable:
+def read_labels(
+    path: str,
+    *,
+    classes: Vocabulary | None = None,
+    crowd: bool = True,
+    storage_options: StorageOptions = None,
+) -> LabelTable:
     """Return the table of labels that a file holds.
 
     Args:
         path: ``FILE`` or ``FILE:COLUMN`` as the module says, local or whatever fsspec opens.
         classes: Vocabulary to which the labels must belong (default: the categories or names of the file itself).
         crowd: Whether crowd annotations of COCO count as labels.
+        storage_options: Options for fsspec.
 
     Raises:
         LabelError: If a file is not as it must be.
         SourceError: If a pattern matches no file.
     """
     file = label_file(path)
-    urls = expand(Source("labels", file.urls)).urls
+    urls = expand(Source("labels", file.urls, storage_options=storage_options)).urls
     if file.ending == "json" and len(urls) > 1:
         raise LabelError(f"annotations must be one file; got {len(urls)} for {path}; name one of them")
     digest = hashlib.blake2b(digest_size=8)
     found = Annotations([], [], [], None)
     for url in urls:
-        raw = _raw(url)
+        raw = _raw(url, storage_options)
         digest.update(raw)
         if file.ending == "json":
             found = image_rows(raw, url, crowd=crowd)
@@ -227,9 +234,9 @@ def _shared(names: Iterable[str]) -> dict[str, int]:
     return rows
 
 
-def _raw(path: str) -> bytes:
+def _raw(path: str, options: StorageOptions) -> bytes:
     try:
-        raw = read_bytes(path, None)
+        raw = read_bytes(path, options)
     except FileNotFoundError as error:
         raise LabelError(
             f"the file {path} is not there but labels or classes are read from it; mend the path"

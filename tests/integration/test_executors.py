@@ -191,7 +191,7 @@ def test_a_relative_path_is_sent_as_an_absolute_one(
 def test_a_recipe_that_is_elsewhere_or_another_is_not_used(tmp_path: Path) -> None:
     from equitar.label_recipe import recipe_of
 
-    recipe = recipe_of("cls", None, None, missing="error", force=False, regroup=False)
+    recipe = recipe_of("cls", None, None, options=None, missing="error", force=False, regroup=False)
     where = spool(recipe, str(tmp_path), None)
     assert spooled(where) == recipe
     Path(where.url).write_bytes(b"cos\nsystem\n(S'false'\ntR.")

@@ -83,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
         if raw is None:
             self._head(404, {"Content-Length": "0"})
             return
-        fault = self.site.fault(path) if path.endswith((".tar", ".gz")) else None
+        fault = self.site.fault(path) if path.endswith((".tar", ".gz", ".sqlite")) else None
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if asked is None or not self.site.has_ranges:
             self._answer(fault, 200, raw, {**self._etag(path)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -118,9 +119,30 @@ def test_lists_and_indexes_may_be_far_too(tars: Path, tmp_path: Path) -> None:
         indexes = f"{site.url}/x-{{000..002}}.idx"
         equitar.index(source, labels="cls", offsets_from=indexes, jobs=1, progress=False)
         assert equitar.check(source, jobs=1, progress=False, against=[indexes, f"{site.url}/wids.json"]) == []
-        site.files["/index.sqlite"] = (DATA / "energon/.nv-meta/index.sqlite").read_bytes()
-        with pytest.raises(SourceError, match="is an SQLite file, which is read on a local disk only"):
-            equitar.check(source, jobs=1, progress=False, against=f"{site.url}/index.sqlite")
+
+
+def test_an_index_of_energon_may_be_far_too(tars: Path, tmp_path: Path) -> None:
+    for tar in DATA.glob("x-*.tar"):
+        shutil.copy(tar, tars)
+    with serving(site_of(tars)) as site:
+        source = Source("x", f"{site.url}/x-{{000..002}}.tar", sidecars=str(tmp_path / "side"), retries=QUICK)
+        equitar.index(source, labels="cls", jobs=1, progress=False)
+        meta = f"{site.url}/.nv-meta"
+        with pytest.raises(SourceError, match=r"/\.nv-meta must hold \.info\.json, \.info\.yaml or index\.sqlite"):
+            equitar.check(source, jobs=1, progress=False, against=meta)
+        site.files["/.nv-meta/index.sqlite"] = (DATA / "energon/.nv-meta/index.sqlite").read_bytes()
+        with pytest.raises(SourceError, match=r"index\.sqlite must lie beside \.info\.json or \.info\.yaml"):
+            equitar.check(source, jobs=1, progress=False, against=f"{meta}/index.sqlite")
+        site.files["/.nv-meta/.info.json"] = (DATA / "energon/.nv-meta/.info.json").read_bytes()
+        faults = ["reset", "reset", "reset"]
+        site.chooser = lambda path, _: faults.pop() if path.endswith(".sqlite") and faults else None
+        for against in (f"{meta}/index.sqlite", meta):
+            assert equitar.check(source, jobs=1, progress=False, against=against) == []
+        two = Source("x", f"{site.url}/x-00{{0..1}}.tar", sidecars=source.sidecars, retries=QUICK)
+        problems = equitar.check(two, jobs=1, progress=False, against=f"{meta}/index.sqlite")
+        assert problems == [f"{site.url}/x-002.tar is in {meta}/index.sqlite but in no source"]
+        assert not faults
+        assert not list(Path(tempfile.gettempdir()).glob("*.sqlite"))
 
 
 @given(st.lists(st.tuples(st.integers(0, 1 << 23), st.integers(1, 1 << 23)), max_size=20))
@@ -165,7 +187,9 @@ def test_only_an_index_with_offsets_says_where_headers_are_and_only_of_far_shard
     def shard(url: str) -> Shard:
         return Shard(source="s", path="x-001.tar", url=url, sidecar="", options=None, mend="", retries=Retries())
 
-    far, near = expecting(f"{DATA}/{pattern}", [shard("s3://bucket/a/x-001.tar"), shard(f"{DATA}/x-009.tar")])
+    far, near = expecting(
+        f"{DATA}/{pattern}", [shard("s3://bucket/a/x-001.tar"), shard(f"{DATA}/x-009.tar")], options=None
+    )
     assert near.expected is None
     assert (far.expected is None) == pattern.startswith("wids")
     if far.expected is not None:

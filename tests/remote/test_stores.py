@@ -11,9 +11,11 @@ from typing import Any
 import boto3
 import fsspec
 import pytest
+from click.testing import CliRunner
 from moto.server import ThreadedMotoServer
 
 import equitar
+from equitar.cli import main
 from equitar.errors import ShardMismatchError, SidecarError, SourceError, StaleSidecarError, StorageError
 from equitar.sources import Cache, Retries, Source
 from shards import flat, indexed, keys_of, write_tars
@@ -119,6 +121,45 @@ def test_keys_of_s3_are_not_shown(s3: Source) -> None:
     said = repr(s3) + repr(batches.order) + repr(equitar.Loader(batches).state_dict())
     assert "a-secret" not in said
     assert "a-key" not in said
+
+
+def test_lists_indexes_labels_and_classes_are_read_with_the_options_of_the_source(s3: Source, tars: list[Path]) -> None:
+    files = fsspec.filesystem("s3", **dict(s3.storage_options or {}))
+    files.pipe_file("bucket/deep/sizes.json", b'{"000.tar": 12, "001.tar": 12, "002.tar": 13}')
+    files.pipe_file("bucket/labels.tsv", "".join(f"{key}\tcat\n" for key in keys_of("s", 36)).encode())
+    files.pipe_file("bucket/classes.txt", b"dog\ncat\n")
+    sizes = "s3://bucket/deep/sizes.json"
+    (report,) = equitar.index(
+        s3,
+        labels_from="s3://bucket/labels.tsv",
+        classes="s3://bucket/classes.txt",
+        offsets_from=sizes,
+        jobs=1,
+        progress=False,
+    ).sources
+    assert report.notes == ("36 samples joined to s3://bucket/labels.tsv by key",)
+    assert equitar.check(s3, jobs=1, progress=False, against=sizes) == [
+        f"s3://bucket/deep/002.tar has 12 samples but 13 by {sizes}"
+    ]
+    other = indexed(Source("here", str(tars[0])))
+    with pytest.raises(
+        SourceError, match=r"sizes\.json is read with the `storage_options` .* the same for s, here; go"
+    ):
+        equitar.check([s3, other], jobs=1, progress=False, against=sizes)
+
+
+def test_the_command_line_takes_options_from_the_configuration_of_fsspec(
+    s3: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = fsspec.filesystem("s3", **dict(s3.storage_options or {}))
+    files.pipe_file("bucket/deep/sizes.json", b'{"000.tar": 12, "001.tar": 12, "002.tar": 12}')
+    monkeypatch.setitem(fsspec.config.conf, "s3", dict(s3.storage_options or {}))
+    words = ["s=s3://bucket/deep/*.tar", "--quiet", "--jobs", "1"]
+    assert CliRunner().invoke(main, ["index", *words, "--labels", "cls"]).exit_code == 0
+    checked = CliRunner().invoke(main, ["check", *words, "--against", "s3://bucket/deep/sizes.json"])
+    assert checked.output == "all sidecars are those of their shards, and as s3://bucket/deep/sizes.json say\n"
+    planned = CliRunner().invoke(main, ["plan", "s=s3://bucket/deep/s.summary.json", "--batch-size", "4"])
+    assert planned.exit_code == 0
 
 
 @pytest.mark.parametrize("read_ahead", [0, 1 << 20])
