@@ -37,14 +37,15 @@ class Alike:
         """
         self._layout = layout
         self._shard = [shards[one] for one in shard_of.tolist()]
-        self._key = [shard.keys[one] for shard, one in zip(self._shard, row.tolist(), strict=True)]
         self._url = [shard.url for shard in self._shard]
         self._descriptor = [shard.descriptor for shard in self._shard]
+        keys = np.empty(len(row), object)
         start, stop = (np.empty((len(layout), len(row)), np.int64) for _ in range(2))  # of each member
         for one in np.unique(shard_of).tolist():
             here = np.flatnonzero(shard_of == one)
+            keys[here] = shards[one].keys(row[here])
             start[:, here], stop[:, here] = shards[one].members(row[here])
-        self._start, self._stop = start, stop
+        self._key, self._start, self._stop = keys.tolist(), start, stop
         is_large = (stop - start).mean(axis=1) >= _LARGE
         edges = np.flatnonzero(is_large[1:] | is_large[:-1]) + 1
         self._parts = list(pairwise([0, *edges.tolist(), len(layout)]))  # members that are read together

@@ -190,10 +190,14 @@ class Line:
             return self._ends[place]
         shard = int(self._order[place])
         factors = self._supply.factors(shard)
-        order = permutation(fold(self._key, Purpose.ROUNDING_ORDER, int(self._supply.shard_ids[shard])), len(factors))
-        sums = self._sums[place] + np.concatenate([[0], np.cumsum(factors[order])])
-        copies = np.empty(len(factors), np.int64)
-        copies[order] = np.diff(self._whole(sums))
+        if self._stretch == 1 << _STRETCH_BITS and not (factors & ONE - 1).any():
+            copies = factors >> 20  # whole as they are, whatever the offset and the order
+        else:
+            key = fold(self._key, Purpose.ROUNDING_ORDER, int(self._supply.shard_ids[shard]))
+            order = permutation(key, len(factors))
+            sums = self._sums[place] + np.concatenate([[0], np.cumsum(factors[order])])
+            copies = np.empty(len(factors), np.int64)
+            copies[order] = np.diff(self._whole(sums))
         self._ends[place] = np.cumsum(copies)
         if len(self._ends) > _ROWS_KEPT:
             self._ends.popitem(last=False)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Collection
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,10 +24,22 @@ from equitar.sources import Sample
 
 _GAP = 1 << 16  # bytes between two members up to which one read for both is cheaper than two
 _KEY_BYTES = 100  # about what a key takes in memory
+_FEW = 8  # where less than one key of so many is asked for, the others are not decoded
+
+
+class _Table(NamedTuple):
+    """The member table of a shard as machine integers: compact, and as quick to index as lists."""
+
+    begin: array[int]  # of each row
+    length: array[int]  # of each row
+    first: array[int]  # member of each row
+    field: array[int]  # of each member
+    low: array[int]  # where each member begins in its row
+    high: array[int]  # and ends
 
 
 class OpenShard:
-    """An open shard, with its member table as arrays of machine integers: compact, and as quick to index as lists.
+    """An open shard.
 
     Attributes:
         file: The shard.
@@ -51,36 +64,55 @@ class OpenShard:
         Raises:
             SourceError: If it has none of the fields.
         """
-        self.url, self.keys, self.file = url, list(sidecar.keys), file
+        self.url, self.file, self._texts = url, file, sidecar.keys
         wanted = np.array([fields is None or name in fields for name in sidecar.fields], bool)
         if fields and not wanted.any() and sidecar.fields:
             raise SourceError(
                 f"`fields` must name a field of each shard; got {sorted(fields)} but {shown(url)} has {', '.join(sidecar.fields)}"
             )
-        chosen = np.flatnonzero(wanted[sidecar.field]) if len(sidecar.field) else np.zeros(0, np.int64)
-        first = np.searchsorted(chosen, sidecar.indptr)  # (rows + 1,), first chosen member of each row
-        row = np.repeat(np.arange(sidecar.num_rows), np.diff(first))
-        offset, end = sidecar.offset[chosen], sidecar.offset[chosen] + sidecar.size[chosen]
-        begin, stop = np.zeros(sidecar.num_rows, np.int64), np.zeros(sidecar.num_rows, np.int64)
-        has_any = first[:-1] < first[1:]
-        begin[has_any], stop[has_any] = offset[first[:-1][has_any]], end[first[1:][has_any] - 1]
         self._names = sidecar.fields
-        self._first, self._field = _machine(first), _machine(sidecar.field[chosen])
-        self._begin, self._length = _machine(begin), _machine(stop - begin)  # of each row
-        self._low, self._high = _machine(offset - begin[row]), _machine(end - begin[row])  # of each member in its row
-        self.is_whole = _is_whole(offset, end, row)
-        self.layout = self._layout(first, sidecar.field[chosen]) if self.is_whole else None
+        # Of each row, its first chosen member, (rows + 1,); of each chosen member, its field, and where it begins and ends.
+        self._first, self._field, self._start, size = sidecar.indptr, sidecar.field, sidecar.offset, sidecar.size
+        if not wanted.all():
+            chosen = np.flatnonzero(wanted[sidecar.field]) if len(sidecar.field) else np.zeros(0, np.int64)
+            self._first = np.searchsorted(chosen, sidecar.indptr)
+            self._field, self._start, size = sidecar.field[chosen], sidecar.offset[chosen], sidecar.size[chosen]
+        self._stop = self._start + size
+        self.is_whole = self._is_whole()
+        self.layout = self._layout() if self.is_whole else None
         self.has_views = views
         self.descriptor = file.descriptor if isinstance(file, LocalRanges) else -1
         self._read: Callable[[int, int], Any] = _viewed(file.read) if views else file.read
-        self.num_bytes = sidecar.num_rows * (16 + _KEY_BYTES) + 24 * len(chosen)
+        self.num_bytes = sidecar.num_rows * (24 + _KEY_BYTES) + 48 * len(self._start)
 
-    def _layout(self, first: Int64, field: Int64) -> tuple[str, ...] | None:
-        counts = np.diff(first)
+    def _is_whole(self) -> bool:
+        """Return whether the members of every row lie close together and in order."""
+        gaps = self._start[1:] - self._stop[:-1]
+        is_within = np.ones(len(self._start) + 1, bool)  # a member, the row of the one before it; there may be rows at the end
+        is_within[self._first] = False
+        return bool(((gaps >= 0) & (gaps <= _GAP))[is_within[1:-1]].all())
+
+    def _layout(self) -> tuple[str, ...] | None:
+        counts = np.diff(self._first)
         if not len(counts) or (counts != counts[0]).any():
             return None
-        in_rows = field.reshape(len(counts), -1)
+        in_rows = self._field.reshape(len(counts), -1)
         return tuple(self._names[one] for one in in_rows[0].tolist()) if (in_rows == in_rows[0]).all() else None
+
+    @cached_property
+    def _keys(self) -> list[str]:
+        return list(self._texts)
+
+    @cached_property
+    def _table(self) -> _Table:
+        first, start, stop = self._first, self._start, self._stop
+        num_rows = len(first) - 1
+        begin, end = np.zeros(num_rows, np.int64), np.zeros(num_rows, np.int64)
+        has_any = first[:-1] < first[1:]
+        begin[has_any], end[has_any] = start[first[:-1][has_any]], stop[first[1:][has_any] - 1]
+        of_row = np.repeat(begin, np.diff(first))
+        columns = (begin, end - begin, first, self._field, start - of_row, stop - of_row)
+        return _Table(*(array("q", one.astype(np.int64, copy=False).tobytes()) for one in columns))
 
     def sample(self, row: int) -> Sample:
         """Return one sample.
@@ -88,12 +120,13 @@ class OpenShard:
         Raises:
             ShardMismatchError: If the shard ends early.
         """
-        sample: Sample = {"__key__": self.keys[row], "__url__": self.url}
-        low, high, begin, length = self._low, self._high, self._begin[row], self._length[row]
+        sample: Sample = {"__key__": self._keys[row], "__url__": self.url}
+        begins, lengths, first, field, low, high = self._table
+        begin, length, member = begins[row], lengths[row], first[row]
         if not self.is_whole:
-            for member in range(self._first[row], self._first[row + 1]):
+            for member in range(member, first[row + 1]):
                 start = low[member]
-                sample[self._names[self._field[member]]] = self._read(begin + start, high[member] - start)
+                sample[self._names[field[member]]] = self._read(begin + start, high[member] - start)
             return sample
         # The next lines are most of what a sample costs: no call is made that need not be.
         span: Any = os.pread(self.descriptor, length, begin) if self.descriptor >= 0 else self._read(begin, length)
@@ -101,56 +134,48 @@ class OpenShard:
             span = self._read(begin, length)  # the rest, or the error that says what is wrong
         elif self.has_views:
             span = memoryview(span)
-        member = self._first[row]
         for name in self.layout or self._names_of(row):
             sample[name] = span[low[member] : high[member]]
             member += 1
         return sample
 
     def _names_of(self, row: int) -> list[str]:
-        return [self._names[one] for one in self._field[self._first[row] : self._first[row + 1]]]
+        return [self._names[one] for one in self._field[self._first[row] : self._first[row + 1]].tolist()]
+
+    def keys(self, rows: Int64) -> list[str]:
+        """Return the keys of rows, (n,)."""
+        keys = self._texts if _FEW * len(rows) < len(self._texts) else self._keys
+        return [keys[row] for row in rows.tolist()]
 
     def members(self, rows: Int64) -> tuple[Int64, Int64]:
         """Return where the members of rows, (n,), begin and end, (fields, n) each; only for a shard that has a layout."""
         assert self.layout is not None
-        begin, low, high = (np.frombuffer(one, np.int64) for one in (self._begin, self._low, self._high))
-        return tuple(begin[rows] + one.reshape(-1, len(self.layout))[rows].T for one in (low, high))
+        start, stop = (one.reshape(-1, len(self.layout))[rows].T for one in (self._start, self._stop))
+        return start, stop
 
     def ranges(self, row: int) -> list[tuple[int, int]]:
         """Return the ranges (start, length) that a sample is read by."""
-        members = range(self._first[row], self._first[row + 1])
-        begin = self._begin[row]
-        if self.is_whole:
-            return [(begin, self._length[row])] if members else []
-        return [(begin + self._low[one], self._high[one] - self._low[one]) for one in members]
+        spans = self._spans(row)
+        if self.is_whole and spans:
+            return [(spans[0][0], spans[-1][1] - spans[0][0])]
+        return [(start, stop - start) for start, stop in spans]
+
+    def _spans(self, row: int) -> list[tuple[int, int]]:
+        members = slice(self._first[row], self._first[row + 1])
+        return list(zip(self._start[members].tolist(), self._stop[members].tolist(), strict=True))
 
     def check_headers(self, row: int) -> None:
         """Raise ShardMismatchError if the headers before the members of a row are not theirs."""
-        for member in range(self._first[row], self._first[row + 1]):
-            self._check_header(row, member)
-
-    def _check_header(self, row: int, member: int) -> None:
-        begin, size = self._begin[row] + self._low[member], self._high[member] - self._low[member]
-        header, field = self.file.read(begin - BLOCK, BLOCK), self._names[self._field[member]]
-        differs = what_differs(header, key=self.keys[row], field=field, size=size)
-        if differs:
-            raise ShardMismatchError(f"{shown(self.url)} is damaged at byte {begin - BLOCK}: {differs}")
+        (key,) = self.keys(np.array([row]))
+        for field, (start, stop) in zip(self._names_of(row), self._spans(row), strict=True):
+            differs = what_differs(self.file.read(start - BLOCK, BLOCK), key=key, field=field, size=stop - start)
+            if differs:
+                raise ShardMismatchError(f"{shown(self.url)} is damaged at byte {start - BLOCK}: {differs}")
 
     def close(self) -> None:
         """Close the shard."""
         self.file.close()
 
 
-def _machine(values: Int64) -> array[int]:
-    return array("q", values.astype(np.int64, copy=False).tobytes())
-
-
 def _viewed(read: Callable[[int, int], bytes]) -> Callable[[int, int], memoryview]:
     return lambda start, length: memoryview(read(start, length))
-
-
-def _is_whole(offset: Int64, end: Int64, row: Int64) -> bool:
-    """Return whether the members of every row lie close together and in order."""
-    gaps = offset[1:] - end[:-1]
-    within = row[1:] == row[:-1]
-    return bool(((gaps >= 0) & (gaps <= _GAP))[within].all())

@@ -144,7 +144,7 @@ def newest_summary(source: Source, shards: ShardList) -> Summary | None:
 
 def _of_digest(source: Source, shards: ShardList, named: Summary | None, digest: str) -> Summary:
     """Return the summary of a digest, which the source may name."""
-    if named is not None and named.digest == digest:
+    if named is not None and named.file_digest == digest:
         return named
     return _read(join(shards.sidecars, _file_name(shards, digest)), source)
 
@@ -157,11 +157,12 @@ def _read(url: str, source: Source) -> Summary:
             f"{shown(url)} is missing but source {source.name!r} needs this summary; {_mend(source)}"
         ) from error
     name = place_of(url).rpartition("/")[2]
-    if summary.digest[:16] != name.removesuffix(".summary.npz").rpartition(".")[2]:
+    digest = summary.digest
+    if digest[:16] != name.removesuffix(".summary.npz").rpartition(".")[2]:
         raise SidecarError(
-            f"{shown(url)} holds the summary {summary.digest} but its name says another; {_mend(source)}"
+            f"{shown(url)} holds the summary {digest} but its name says another; {_mend(source)}"
         )
-    return replace(summary, file_digest=summary.digest)
+    return replace(summary, file_digest=digest)
 
 
 def standing(sources: Iterable[Source], digests: Mapping[str, str]) -> dict[str, str]:
