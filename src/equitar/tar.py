@@ -63,15 +63,11 @@ def read_table(
         ShardError: If it is no tar, damaged or cut, or its members do not form samples; see `member_table`.
     """
     if isinstance(file, io.FileIO):
-        table = read_in_bulk(partial(_pread, file.fileno()), size, where, fields, regroup=regroup)
+        table = read_in_bulk(partial(os.pread, file.fileno()), size, where, fields, regroup=regroup)
         if table is not None:
             return table
     want = (lambda _: True) if fields is None else wants_fields(fields) if fields else None
     return member_table(walk(file, size=size, where=where, want=want), where, regroup=regroup)
-
-
-def _pread(file: int, length: int, at: int) -> bytes:
-    return os.pread(file, length, at)
 
 
 def read_in_bulk(
