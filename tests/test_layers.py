@@ -22,7 +22,7 @@ SRC = Path(__file__).resolve().parents[1] / "src"
 LAYERS = (
     (
         "L0 values",
-        "errors mix64 presence redact shelf topology sources",
+        "errors heap mix64 presence redact shelf topology sources",
     ),
     (
         "L1 pure",

@@ -88,7 +88,9 @@ class OpenShard:
     def _is_whole(self) -> bool:
         """Return whether the members of every row lie close together and in order."""
         gaps = self._start[1:] - self._stop[:-1]
-        is_within = np.ones(len(self._start) + 1, bool)  # a member, the row of the one before it; there may be rows at the end
+        is_within = np.ones(
+            len(self._start) + 1, bool
+        )  # a member, the row of the one before it; there may be rows at the end
         is_within[self._first] = False
         return bool(((gaps >= 0) & (gaps <= _GAP))[is_within[1:-1]].all())
 

@@ -16,6 +16,7 @@ from equitar.detect import detect_ranks
 from equitar.emit import Emitter, Record
 from equitar.errors import PlanError
 from equitar.feed import Feed
+from equitar.heap import keep_freed_memory
 from equitar.line import Supply
 from equitar.passes import Walk
 from equitar.plan import Plan
@@ -159,6 +160,7 @@ class Order:
         self, prepared: Prepared, plan: Plan, topology: Topology, epoch: int, first_step: int
     ) -> Iterator[tuple[Record, Any]]:
         """Yield the batches of one consumer, from a step of its own on, each with its record."""
+        keep_freed_memory()
         shelf = open_shards()
         readers = self.readers(prepared, shelf)
         feeds = {

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from multiprocessing import reduction
 from typing import Any, NamedTuple
 
+from equitar.heap import keep_freed_memory
 from equitar.packing import Full, Space, pack, unpack
 
 SLOT_BYTES = 1 << 28  # of address space: only pages that were written to take memory
@@ -39,6 +40,7 @@ class Ring:
 
     def __init__(self, num_workers: int, slots_per_worker: int) -> None:
         """Make the slots; their memory is taken as it is written to."""
+        keep_freed_memory()  # for what is copied out of them
         self._slots_per_worker = slots_per_worker
         self._num_slots = num_workers * slots_per_worker
         self.is_there = hasattr(os, "memfd_create")

@@ -159,9 +159,7 @@ def _read(url: str, source: Source) -> Summary:
     name = place_of(url).rpartition("/")[2]
     digest = summary.digest
     if digest[:16] != name.removesuffix(".summary.npz").rpartition(".")[2]:
-        raise SidecarError(
-            f"{shown(url)} holds the summary {digest} but its name says another; {_mend(source)}"
-        )
+        raise SidecarError(f"{shown(url)} holds the summary {digest} but its name says another; {_mend(source)}")
     return replace(summary, file_digest=digest)
 
 
