@@ -126,9 +126,8 @@ class OpenShard:
         begins, lengths, first, field, low, high = self._table
         begin, length, member = begins[row], lengths[row], first[row]
         if not self.is_whole:
-            for member in range(member, first[row + 1]):
-                start = low[member]
-                sample[self._names[field[member]]] = self._read(begin + start, high[member] - start)
+            for one in range(member, first[row + 1]):
+                sample[self._names[field[one]]] = self._read(begin + low[one], high[one] - low[one])
             return sample
         # The next lines are most of what a sample costs: no call is made that need not be.
         span: Any = os.pread(self.descriptor, length, begin) if self.descriptor >= 0 else self._read(begin, length)
