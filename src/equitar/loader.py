@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -106,11 +107,10 @@ class Loader(DataLoader[Any]):
         self._batches = batches.copied()
         self._views = views
         self._is_pinning = pin_memory and torch.cuda.is_available()  # without a device torch pins nothing, and says so
-        self._ring: Ring | None = None
-        if num_workers and slots != 0:
-            self._ring = Ring(num_workers, (prefetch_factor or 2) + 2 if slots is None else slots)
+        self._slots = (prefetch_factor or 2) + 2 if slots is None else slots  # of batches under way, and of two in hand
+        self._sends = _Recorded(self._batches, None)
         super().__init__(
-            _Recorded(self._batches, self._ring),
+            self._sends,
             batch_size=None,
             num_workers=num_workers,
             collate_fn=_as_it_is,
@@ -156,6 +156,8 @@ class Loader(DataLoader[Any]):
         self.generator.manual_seed(fold(Purpose.WORKER_SEED, *names) >> 1)
         if self.num_workers and self._iterator is None:
             let_collectives_end()
+            # New workers get slots of their own: those of an iterator that is still held write into theirs.
+            self._sends.ring = Ring(self.num_workers, self._slots) if self._slots else None
         batches = super().__iter__()
         try:  # ours comes after workers were forked, for the same reason
             self._compare(plan, position)
@@ -165,7 +167,7 @@ class Loader(DataLoader[Any]):
             raise
         self._next_step = position.step
         self._under_way = this = object()
-        return self._pass(batches, this, position, plan.num_steps)
+        return self._pass(batches, self._sends.ring, this, position, plan.num_steps)
 
     def _compare(self, plan: Plan, position: Position) -> None:
         """Compare plan and place over ranks, once."""
@@ -179,9 +181,15 @@ class Loader(DataLoader[Any]):
         self._is_compared = True
 
     def _pass(
-        self, batches: Iterator[tuple[Record, Any]], this: object, position: Position, num_steps: int
+        self,
+        batches: Iterator[tuple[Record, Any]],
+        ring: Ring | None,
+        this: object,
+        position: Position,
+        num_steps: int,
     ) -> Iterator[Any]:
         due = position.step
+        in_hand = deque[int]()  # slots of views
         for record, batch in self._driven(batches, this):
             if (record.epoch, record.step) != (position.epoch, due):
                 raise PlanError(
@@ -196,21 +204,22 @@ class Loader(DataLoader[Any]):
                 if due == num_steps:  # with the last batch, not after it: who takes just as many never asks for more
                     self._position, self._under_way = Position(position.epoch + 1, 0, 0, 0), None
                     self._broken_at.clear()
-            yield from self._unpacked(batch)
+            yield self._unpacked(batch, ring, in_hand)
+            if ring is not None and len(in_hand) > 1:  # the next batch but one was asked for
+                ring.free(in_hand.popleft())
         if due < num_steps:
             raise PlanError(f"workers ended at step {due} but the epoch has {num_steps}")
 
-    def _unpacked(self, batch: Any) -> Iterator[Any]:
-        """Yield a batch, from its slot if it came in one."""
-        if self._ring is None:
-            yield batch
-        elif not isinstance(batch, Packed):
+    def _unpacked(self, batch: Any, ring: Ring | None, in_hand: deque[int]) -> Any:
+        """Return a batch, from its slot if it came in one."""
+        if ring is None:
+            return batch
+        if not isinstance(batch, Packed):
             self._tally.piped += 1
-            yield batch
-        else:
-            yield self._ring.received(batch, views=self._views, pinned=self._is_pinning)
-            if self._views:  # the next batch was asked for
-                self._ring.free(batch.slot)
+            return batch
+        if self._views:
+            in_hand.append(batch.slot)
+        return ring.received(batch, views=self._views, pinned=self._is_pinning)
 
     def _driven(self, batches: Iterator[tuple[Record, Any]], this: object) -> Iterator[tuple[Record, Any]]:
         """Pass batches on, and note when no Loader is behind their workers any more."""

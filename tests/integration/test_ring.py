@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import webdataset as wds
 
 import equitar
 from equitar.packing import Full, Space, pack, unpack
 from equitar.pipeline import Batches
 from equitar.ring import SLOT_BYTES
-from shards import write_source
+from shards import indexed, write_source
 
 VALUES: list[Any] = [
     b"x" * 1000,
@@ -85,6 +86,39 @@ def test_batches_are_the_same_with_any_number_of_slots(batches: Batches, slots: 
         found = [plain(batch) for batch in loader]
         batches.set_epoch(epoch)
         assert found == [plain(batch) for batch in batches]
+
+
+def write_large(folder: Path, number: int) -> equitar.Source:
+    """Write samples whose bytes go into slots: small ones would go through the pipe with their keys."""
+    path = folder / "large.tar"
+    with wds.TarWriter(str(path), mtime=0) as writer:
+        for at in range(number):
+            writer.write({"__key__": f"{at:03}", "bin": f"{at:03}".encode() * 500})
+    return indexed(equitar.Source("large", str(path)), labels=None)
+
+
+def test_iterators_of_one_loader_do_not_write_into_each_others_slots(tmp_path: Path) -> None:
+    batches = equitar.debiased([write_large(tmp_path, 200)], batch_size=8, rank=0, world_size=1, lanes=2)
+    loader = equitar.Loader(batches, num_workers=2)
+    expected = [plain(batch) for batch in batches]
+    first = iter(loader)
+    found = [plain(next(first))]
+    assert [plain(batch) for batch in loader] == expected  # goes through all slots while the first one's are in use
+    assert found + [plain(batch) for batch in first] == expected
+
+
+def test_views_last_until_the_next_batch_but_one_is_asked_for(tmp_path: Path) -> None:
+    batches = equitar.debiased([write_large(tmp_path, 100)], batch_size=4, rank=0, world_size=1)
+    expected = [plain(batch) for batch in batches]
+    loader = equitar.Loader(batches, num_workers=1, views=True)
+    passing, found = iter(loader), []
+    before = next(passing)
+    for batch in passing:
+        time.sleep(0.02)  # for the worker to write what it may
+        found.append(plain(before))
+        before = batch
+    assert [*found, plain(before)] == expected
+    assert loader.report()["piped"] == 0
 
 
 def large(samples: list[Any]) -> Any:
