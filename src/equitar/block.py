@@ -85,7 +85,7 @@ class Block:
             readers: A reader for each source; their shelf is not to be trimmed until the block is read.
             places: What lies in the steps of the block, step after step, (n,), n >= 1.
         """
-        codes, shard_of = np.unique(places.source << 32 | places.shard, return_inverse=True)
+        codes, shard_of = np.unique(_codes(places), return_inverse=True)
         shards = [readers[code >> 32].open(code & (1 << 32) - 1) for code in codes.tolist()]
         layouts = [shard.layout if isinstance(shard.file, LocalRanges) else None for shard in shards]
         kinds = list(dict.fromkeys(layouts))
@@ -112,3 +112,12 @@ class Block:
             return None
         at = int(self._at[first])
         return alike.columns(at, at + last - first)
+
+
+def shards_in(places: Places) -> int:
+    """Return how many shards are to be opened for some places."""
+    return len(np.unique(_codes(places)))
+
+
+def _codes(places: Places) -> Int64:
+    return places.source << 32 | places.shard

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from equitar.ahead import Budget, Lookahead, Wanted
-from equitar.block import Block
+from equitar.block import Block, shards_in
 from equitar.columns import columns
 from equitar.damage import Unread
 from equitar.errors import StageError
 from equitar.feed import Feed, Fetched
 from equitar.laid import Places
 from equitar.plan import Plan
-from equitar.reader import OpenShards, Reader
+from equitar.reader import OPEN_SHARDS, OpenShards, Reader
 from equitar.topology import Topology
 
 _BLOCK = 4096  # samples that are looked up together
@@ -92,7 +92,11 @@ class Emitter:
         size = 1
         while steps := list(islice(planned, size)):
             self.shelf.trim()
-            block = Block(readers, Places(*map(np.concatenate, zip(*(one.places for one in steps), strict=True))))
+            places = Places(*map(np.concatenate, zip(*(one.places for one in steps), strict=True)))
+            if shards_in(places) > OPEN_SHARDS:  # of few samples each: a block would open them all
+                yield from map(self._batch, steps)
+                continue
+            block = Block(readers, places)
             at = 0
             for one in steps:
                 last = at + len(one.places.row)

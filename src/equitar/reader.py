@@ -18,14 +18,14 @@ from equitar.sources import Sample
 from equitar.storage import local_path
 
 OPEN_BYTES = 64 << 20  # of member tables, in one worker
-_OPEN_SHARDS = 256  # a process may have some 1,000 files open
+OPEN_SHARDS = 256  # a process may have some 1,000 files open
 
 OpenShards: TypeAlias = Shelf[tuple[dict[int, OpenShard], int, OpenShard]]
 
 
 def open_shards() -> OpenShards:
     """Return the shelf on which all readers of a worker put their open shards; whoever reads trims it between reads."""
-    return Shelf(OPEN_BYTES, _OPEN_SHARDS, _closed)
+    return Shelf(OPEN_BYTES, OPEN_SHARDS, _closed)
 
 
 def _closed(value: tuple[dict[int, OpenShard], int, OpenShard]) -> bool:
@@ -64,13 +64,17 @@ class Reader:
         return self._open.get(shard) or self._opened(shard)
 
     def read(self, shard: int, row: int) -> Sample:
-        """Return one sample.
+        """Return one sample; the shelf is trimmed if its shard is to be opened.
 
         Raises:
             StaleSidecarError: If the shard has another size than when it was indexed.
             ShardMismatchError: If it ends early.
         """
-        return (self._open.get(shard) or self._opened(shard)).sample(row)
+        one = self._open.get(shard)
+        if one is None:
+            self.trim()
+            one = self._opened(shard)
+        return one.sample(row)
 
     def read_checked(self, shard: int, row: int) -> Sample:
         """Return one sample of a shard that is not what its sidecar says, if at least the sample is.

@@ -6,6 +6,7 @@ import gzip
 import os
 import pickle
 import tarfile
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,7 @@ def test_a_field_between_two_chosen_ones_does_not_come_along(tmp_path: Path) -> 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted in /proc")
 def test_few_shards_are_open_at_once_in_all_sources_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("equitar.reader._OPEN_SHARDS", 8)
+    monkeypatch.setattr("equitar.reader.OPEN_SHARDS", 8)
     shelf = open_shards()
     sources = [write_source(tmp_path / name, name, [1] * 10) for name in "ab"]
     readers = [Reader(one, shelf, fields=None, copy=True) for one in catalog_of(sources).sidecars]
@@ -157,6 +158,22 @@ def test_few_shards_are_open_at_once_in_all_sources_together(tmp_path: Path, mon
             reader.read(shard, 0)
             reader.trim()
     assert len(os.listdir("/proc/self/fd")) - before == 8  # noqa: PTH208
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted in /proc")
+@pytest.mark.parametrize("collate", [columns, list])
+@pytest.mark.parametrize("batch_size", [4, 64])
+def test_shards_of_few_samples_do_not_use_files_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collate: Callable[[Any], Any], batch_size: int
+) -> None:
+    monkeypatch.setattr("equitar.reader.OPEN_SHARDS", 8)
+    monkeypatch.setattr("equitar.emit.OPEN_SHARDS", 8)
+    source = write_source(tmp_path, "a", [1] * 64)
+    batches = equitar.debiased([source], batch_size=batch_size, collate=collate, rank=0, world_size=1)
+    before, opened = len(os.listdir("/proc/self/fd")), 0  # noqa: PTH208
+    for _ in batches:
+        opened = max(opened, len(os.listdir("/proc/self/fd")) - before)  # noqa: PTH208
+    assert 8 <= opened <= 2 * 8
 
 
 def test_member_tables_of_open_shards_take_a_bounded_number_of_bytes(
