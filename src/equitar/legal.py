@@ -47,7 +47,7 @@ def check_not_empty(supplies: Sequence[Supply], weights: Weights | Changes | Non
 
 
 def check_debiased(
-    shape: Shape, at: Callable[[int], tuple[Sequence[Supply], Sequence[Stretch]]], *, by_size: bool
+    shape: Shape, at: Callable[[int], tuple[Sequence[Supply], Sequence[Stretch]]], *, by_size: bool, hold: int
 ) -> None:
     """Raise PlanError if a debiased plan would break a promise.
 
@@ -55,26 +55,27 @@ def check_debiased(
         shape: The numbers of the plan.
         at: Gives the sources and the stretches of the schedule at a size of the global batch.
         by_size: Whether every source must have a global batch: it gives just what it has, or is drawn by size.
+        hold: Steps in which a batch of the plan is handed out: `batch_size` is that of a step, and so is the one advised.
     """
 
     def complaint(batch_size: int) -> str | None:
-        world = replace(shape, batch_size=batch_size)
+        world = replace(shape, batch_size=batch_size * hold)
+        of = _of(world, hold)
         supplies, parts = at(world.global_batch)
         if not supplies:
-            return f"no source has the {world.global_batch} samples of one global batch{_of(world)}"
+            return f"no source has the {world.global_batch} samples of one global batch{of}"
         quotas = [sum(column) for column in zip(*(part.quotas for part in parts), strict=True)]
         wanted = [max(column) > 0 for column in zip(*(part.wanted for part in parts), strict=True)]
         in_pass = [supply.copies // world.global_batch * world.global_batch for supply in supplies]
         most = most_of(supplies, [quota * world.global_batch for quota in quotas], in_pass)
         for supply, quota, copies, is_wanted in zip(supplies, quotas, most, wanted, strict=True):
-            found = _complaint(supply, quota, copies, world, is_wanted=is_wanted, by_size=by_size)
+            needed = world.global_batch if by_size else 0
+            found = _complaint(supply, quota, copies, needed, of, is_wanted=is_wanted)
             if found:
                 return found
-        return (
-            None if parts[-1].stop else f"the sources together give no global batch of {world.global_batch}{_of(world)}"
-        )
+        return None if parts[-1].stop else f"the sources together give no global batch of {world.global_batch}{of}"
 
-    _raise_with_mend(complaint, shape)
+    _raise_with_mend(complaint, shape.batch_size // hold)
 
 
 def check_mixed(
@@ -110,33 +111,32 @@ def check_mixed(
                 )
         return None
 
-    _raise_with_mend(complaint, shape)
+    _raise_with_mend(complaint, shape.batch_size)
 
 
-def _complaint(supply: Supply, quota: int, most: int, world: Shape, *, is_wanted: bool, by_size: bool) -> str | None:
+def _complaint(supply: Supply, quota: int, most: int, needed: int, of: str, *, is_wanted: bool) -> str | None:
     """Return what is wrong with one source of a debiased plan."""
-    if by_size and supply.copies < world.global_batch:
+    if supply.copies < needed:
         kind = "samples" if supply.largest <= ONE else "copies"
-        needed = f"one global batch needs {world.global_batch}{_of(world)}"
-        return f"source {supply.name!r} has {supply.copies} {kind} but {needed}"
+        return f"source {supply.name!r} has {supply.copies} {kind} but one global batch needs {needed}{of}"
     if not quota and is_wanted:
         return f"source {supply.name!r} has a weight but its share of the steps rounds to none; raise it or `steps`"
     if most > quota:
-        return f"source {supply.name!r} has up to {most} copies of a sample but {quota} global batches an epoch{_of(world)}"
+        return f"source {supply.name!r} has up to {most} copies of a sample but {quota} global batches an epoch{of}"
     return None
 
 
-def _of(shape: Shape) -> str:
-    return f" ({shape.world_size} ranks x {shape.batch_size})"
+def _of(shape: Shape, hold: int = 1) -> str:
+    held = f" x {hold} steps that are held" if hold > 1 else ""
+    return f" ({shape.world_size} ranks x {shape.batch_size // hold}{held})"
 
 
-def _raise_with_mend(complaint: Callable[[int], str | None], shape: Shape) -> None:
+def _raise_with_mend(complaint: Callable[[int], str | None], batch_size: int) -> None:
     """Raise what is wrong at the batch size of a plan, with the largest batch size at which nothing is."""
-    found = complaint(shape.batch_size)
+    found = complaint(batch_size)
     if found is None:
         return
-    smaller = range(shape.batch_size - 1, 0, -1)
-    fitting = next((batch_size for batch_size in smaller if complaint(batch_size) is None), None)
+    fitting = next((smaller for smaller in range(batch_size - 1, 0, -1) if complaint(smaller) is None), None)
     if fitting is not None:
         raise PlanError(f"{found}; lower `batch_size` to at most {fitting}")
     raise PlanError(

@@ -21,6 +21,7 @@ from equitar.errors import StageError
 from equitar.order import Order, Prepared
 from equitar.passes import Walk
 from equitar.plan import Plan
+from equitar.recipe import Debiased
 from equitar.state import State, check_state, position_in, state_of, walk_in
 from equitar.topology import Topology
 
@@ -121,12 +122,13 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         if self._has_said_left_out or detect_workers()[1]:
             return
         self._has_said_left_out = bool(short)
+        hold = self.order.recipe.hold if isinstance(self.order.recipe, Debiased) else 1
         for supply in short:
             logger.warning(
                 "source %r is left out: it has %d samples but one global batch needs %d",
                 supply.name,
                 supply.copies,
-                plan.global_batch,
+                plan.global_batch * hold,
             )
 
     def walk_from(self, state: State) -> Position:

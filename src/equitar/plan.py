@@ -88,6 +88,7 @@ def debiased_plan(
     max_passes: float | None,
     agree: Agree,
     short: Short,
+    hold: int = 1,
 ) -> StepPlan:
     """Return the plan of batches that hold one source each.
 
@@ -99,6 +100,7 @@ def debiased_plan(
         max_passes: How often an epoch may go through a source; None is without limit.
         agree: Whether all ranks draw the same source at a step (`world`), or each rank its own (`rank`).
         short: What to do with sources that cannot give one global batch a pass: `error`, or `leave_out`.
+        hold: Steps in which each batch is handed out; errors speak of the `batch_size` of such a step.
 
     Raises:
         PlanError: If the promises cannot be kept; it says with which `batch_size` they can.
@@ -115,7 +117,8 @@ def debiased_plan(
         key = fold(shape.seed, shape.epoch)
         return kept, stretches(kept, sharing, global_batch=global_batch, key=key) if kept else []
 
-    check_debiased(shape, at, by_size=isinstance(weights, ZeroVL) or (weights is None and steps is None))
+    by_size = isinstance(weights, ZeroVL) or (weights is None and steps is None)
+    check_debiased(shape, at, by_size=by_size, hold=hold)
     kept, parts = at(shape.global_batch)
     quotas = Quotas(
         parts=parts,

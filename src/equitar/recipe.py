@@ -69,6 +69,7 @@ class Debiased:
             max_passes=self.max_passes,
             agree=self.agree,
             short=self.short,
+            hold=self.hold,
         )
         return held if self.hold == 1 else HeldPlan(held, shape, self.hold)
 

@@ -172,6 +172,14 @@ def test_a_source_that_is_left_out_is_named_once(
     )
 
 
+def test_what_a_source_needs_for_held_batches_is_told(
+    tmp_path: Path, sources: list[Source], caplog: pytest.LogCaptureFixture
+) -> None:
+    tiny = write_source(tmp_path, "tiny", [15])
+    equitar.debiased([*sources, tiny], batch_size=8, hold=2, short="leave_out").plan()
+    assert caplog.messages == ["source 'tiny' is left out: it has 15 samples but one global batch needs 16"]
+
+
 def test_the_first_batch_takes_no_more_samples_than_it_holds(sources: list[Source]) -> None:
     counts = Counts()
     next(iter(equitar.debiased(sources, batch_size=8, shuffle=1000, stages=[counts])))

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from equitar.errors import PlanError
-from equitar.plan import debiased_plan, mixed_plan
+from equitar.plan import Plan, debiased_plan, mixed_plan
+from equitar.recipe import Debiased
 from equitar.repeat import ONE
 from equitar.shape import Shape
 from equitar.weights import Passes
@@ -162,3 +163,18 @@ def test_refusals_are_the_same_for_every_epoch_and_number_of_workers() -> None:
                 mixed_plan([supply], shape, weights=None, steps=None, max_passes=None)
             messages.add((str(debiased.value), str(mixed.value)))
     assert len(messages) == 1
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_the_batch_size_that_is_advised_for_held_batches_is_the_largest_that_works(world_size: int) -> None:
+    recipe = Debiased(weights=None, steps=None, max_passes=None, fresh=False, agree="world", short="error", hold=3)
+    supply = stock("a", *[1] * 20).supply()
+
+    def plan(batch_size: int) -> Plan:
+        return recipe.plan([supply], Shape(**{**SHAPE, "batch_size": batch_size, "world_size": world_size}))
+
+    largest = 20 // 3 // world_size
+    assert plan(largest).num_steps == 3
+    for batch_size in (largest + 1, 20):
+        with pytest.raises(PlanError, match=rf"needs {batch_size * world_size * 3} .*to at most {largest}$"):
+            plan(batch_size)
