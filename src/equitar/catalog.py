@@ -40,9 +40,9 @@ _SIDECARS = 1024
 class Sidecars:
     """The sidecars of one source, read when they are asked for; the latest are kept."""
 
-    def __init__(self, source: Source, shards: ShardList, digests: Sequence[str], kept: Shelf[Sidecar]) -> None:
-        """Read from where the source says; each sidecar must have its digest. Sources share what is kept."""
-        self.source, self.shards, self._digests, self._kept = source, shards, digests, kept
+    def __init__(self, source: Source, shards: ShardList, summary: Summary, kept: Shelf[Sidecar]) -> None:
+        """Read from where the source says; each sidecar must be that of the summary. Sources share what is kept."""
+        self.source, self.shards, self._summary, self._kept = source, shards, summary, kept
 
     def __call__(self, shard: int) -> Sidecar:
         """Return the sidecar of a shard."""
@@ -64,7 +64,7 @@ class Sidecars:
         url = sidecar_url(self.shards, self.shards.paths[shard])
         mend = index_command(self.source)
         sidecar = read_sidecar(url, mend=mend, storage_options=self.source.storage_options)
-        if sidecar.digest != self._digests[shard]:
+        if not self._summary.is_of(sidecar, shard):
             raise StaleSidecarError(
                 f"{shown(url)} is not the sidecar that the summary of {self.source.name!r} was made of; {mend}"
             )
@@ -124,7 +124,7 @@ def catalog_of(sources: Sequence[Source], summaries: Mapping[str, str] | None = 
     return Catalog(
         sources=tuple(ordered),
         sidecars=tuple(
-            Sidecars(source, listed.only(summary.paths), summary.digests, kept)
+            Sidecars(source, listed.only(summary.paths), summary, kept)
             for source, listed, summary in zip(ordered, shards, found, strict=True)
         ),
         summaries=found,

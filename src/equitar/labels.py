@@ -239,7 +239,7 @@ def parse_json(raw: bytes, *, where: str) -> Any:
     """Return what JSON bytes hold; broken JSON is a LabelError."""
     try:
         return _json_loads()(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LabelError(f"JSON is broken ({error}) for {where}; write it again") from error
 
 

@@ -54,6 +54,7 @@ _ALWAYS = ("meta", "paths", "path_lengths", "num_samples", "shard_sizes", "diges
 _META = ("class_ids", "class_names")
 _LABELS = ("shard_labels", "label_ids", "label_counts")
 _SKIPPED = ("skipped", "skip_lengths")
+_DENSEST = 1032 / 512  # samples in a byte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,6 +89,19 @@ class Summary:
         for array in arrays_of(self).values():
             digest.update(np.array([len(array)], "<i8").tobytes() + array.astype("<i8").tobytes())
         return digest.hexdigest()
+
+    def is_of(self, sidecar: Sidecar, shard: int) -> bool:
+        """Return whether a sidecar is the one of a shard; not only by its digest, which a file may just claim."""
+        if sidecar.digest != self.digests[shard] or sidecar.num_rows != self.num_samples[shard]:
+            return False
+        if self.label_counts is None or sidecar.presence is None:
+            return True
+        ids, found = self.label_counts.ids[slice(*self.label_counts.indptr[shard : shard + 2])], sidecar.presence.ids
+        return _ends(ids) == _ends(found)
+
+
+def _ends(ids: Int64) -> tuple[int, int] | None:
+    return (int(ids.min()), int(ids.max())) if len(ids) else None
 
 
 def summary_of(paths: Sequence[str], sidecars: Iterable[Sidecar]) -> Summary:
@@ -222,4 +236,7 @@ def from_bytes(raw: bytes, *, where: str, mend: str) -> Summary:
     lengths = {len(summary.num_samples), len(summary.shard_sizes), len(summary.digests)}
     if lengths != {len(paths)} or (labels is not None and labels.num_rows != len(paths)):
         raise SidecarError(f"{where} is damaged: its columns have other lengths than its {len(paths)} paths; {mend}")
+    # A sample has a header of 512 bytes at least, which may be packed to one by 1,032.
+    if ((summary.num_samples < 0) | (summary.num_samples / _DENSEST > summary.shard_sizes)).any():
+        raise SidecarError(f"{where} is damaged: a shard has more samples than can be in its bytes; {mend}")
     return summary

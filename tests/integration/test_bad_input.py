@@ -11,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import equitar
 from equitar.errors import LabelError, PlanError, ShardError, SidecarError, SourceError, StaleSidecarError
+from equitar.npz import pack, unpack
 from equitar.pipeline import Batches
 from equitar.sources import Source
 from shards import indexed, rare_first, write_source, write_sources, write_tars
@@ -81,6 +83,24 @@ def test_a_sidecar_that_was_swapped(tmp_path: Path) -> None:
         StaleSidecarError, match=r"000\.presence\.npz is not the sidecar that the summary of 'a'.*index"
     ):
         list(equitar.debiased([source], batch_size=8))
+
+
+@pytest.mark.parametrize("lie", [1 << 31, -9, None], ids=["a label too large", "a label too small", "a row too few"])
+def test_a_sidecar_that_only_claims_to_be_that_of_the_summary(tmp_path: Path, lie: int | None) -> None:
+    source = write_source(tmp_path, "a", [9, 40])
+    sidecar = Path(f"{source.root}/001.presence.npz")
+    arrays = unpack(sidecar.read_bytes())
+    if lie is not None:
+        arrays["label_ids"] = np.append(arrays["label_ids"][:-1], lie)
+    else:  # the last two rows are one
+        for name in ("key_lengths", "row_members"):
+            arrays[name] = np.append(arrays[name][:-2], arrays[name][-2:].sum())
+        arrays |= {name: arrays[name][:-1] for name in ("row_labels", "label_ids", "label_counts")}
+    sidecar.write_bytes(pack(arrays))
+    with pytest.raises(
+        StaleSidecarError, match=r"001\.presence\.npz is not the sidecar that the summary of 'a'.*index"
+    ):
+        list(equitar.debiased([source], batch_size=8, repeat=0.5))
 
 
 @BUILDERS

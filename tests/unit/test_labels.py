@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from equitar.errors import LabelError
-from equitar.labels import Labels, labels_from_spec
+from equitar.labels import Labels, labels_from_spec, parse_json
 from odd_tars import LABELS
 
 WHERE = "key 'a' of x.tar"
@@ -264,3 +265,9 @@ def test_extractors_survive_pickling_and_are_equal_by_value(spec: str) -> None:
     extract = labels_from_spec(spec, missing="empty")
     assert pickle.loads(pickle.dumps(extract)) == extract
     assert extract == labels_from_spec(spec, missing="empty")
+
+
+def test_json_that_is_nested_without_end_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equitar.labels._json_loads", lambda: json.loads)
+    with pytest.raises(LabelError, match=r"^JSON is broken \(.*recursion.*\) for key 'a'"):
+        parse_json(b"[" * 100_000, where="key 'a'")

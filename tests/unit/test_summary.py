@@ -217,6 +217,8 @@ def test_a_summary_under_a_wrong_name_is_an_error(tmp_path: Path) -> None:
     [
         ({"num_samples": np.array([1, 2])}, "its columns have other lengths than its 3 paths"),
         ({"digests": np.array([1, 2])}, "its columns have other lengths"),
+        ({"num_samples": np.array([1, 2, -3])}, "more samples than can be in its bytes"),
+        ({"num_samples": np.array([1, 2, 1 << 40])}, "more samples than can be in its bytes"),
         ({"shard_labels": np.array([2, 2]), "label_ids": np.array([1, 2, 1, 2])}, "its columns have other lengths"),
         ({"path_lengths": np.array([1, 2, 3])}, "its texts have"),
         ({"label_ids": np.array([7, 7, 7, 7])}, "labels must rise"),
