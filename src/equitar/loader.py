@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -26,6 +26,8 @@ from equitar.tally import Report, Tally
 
 logger = logging.getLogger("equitar")
 
+Sent: TypeAlias = Iterator[tuple[Record, Any]]
+
 _BROKEN_OFF = 3  # passes in a row at one step, before it looks like a habit
 
 
@@ -35,7 +37,7 @@ class _Recorded(IterableDataset[Any]):
     def __init__(self, batches: Batches, ring: Ring | None) -> None:
         self.batches, self.ring = batches, ring
 
-    def __iter__(self) -> Iterator[tuple[Record, Any]]:
+    def __iter__(self) -> Sent:
         if not self.batches.clock.is_driven:
             raise PlanError(
                 "another loader was built around the data of an equitar.Loader, and would share out again what each rank has "
@@ -181,12 +183,7 @@ class Loader(DataLoader[Any]):
         self._is_compared = True
 
     def _pass(
-        self,
-        batches: Iterator[tuple[Record, Any]],
-        ring: Ring | None,
-        this: object,
-        position: Position,
-        num_steps: int,
+        self, batches: Sent, ring: Ring | None, this: object, position: Position, num_steps: int
     ) -> Iterator[Any]:
         due = position.step
         in_hand = deque[int]()  # slots of views
@@ -221,7 +218,7 @@ class Loader(DataLoader[Any]):
             in_hand.append(batch.slot)
         return ring.received(batch, views=self._views, pinned=self._is_pinning)
 
-    def _driven(self, batches: Iterator[tuple[Record, Any]], this: object) -> Iterator[tuple[Record, Any]]:
+    def _driven(self, batches: Sent, this: object) -> Sent:
         """Pass batches on, and note when no Loader is behind their workers any more."""
         try:
             yield from batches
