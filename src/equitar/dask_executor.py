@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import distributed
 
 _LOOK_AGAIN = 1.0  # seconds after which a future that is open asks whether anybody is still there
+_ASK_AGAIN = 10.0  # seconds after which the scheduler is asked for a sign of life
+_SILENT = 120.0  # seconds that it may take to answer; one that is busy with many tasks takes a few
 _ALONE = 600.0  # seconds that a scheduler may have no worker; queues of clusters, and nannies that start one anew, take a while
 
 Result = TypeVar("Result")
@@ -35,7 +37,9 @@ class DaskExecutor(Executor):
             f"dask's scheduler {client.scheduler.address}" if client.scheduler else "the scheduler of a closed client"
         )
         self._gone = f"{self._where} is gone"
-        self._had_workers = time.monotonic()
+        self._had_workers = self._asked_at = time.monotonic()
+        self._asked: asyncio.Future[None] | None = None
+        self._is_silent = False
 
     def submit(self, task: Callable[..., Result], /, *words: Any, **named: Any) -> Future[Result]:
         """Hand a task out.
@@ -72,15 +76,35 @@ class DaskExecutor(Executor):
             future.release()  # type: ignore[no-untyped-call]  # at once, not when the trace of an error is forgotten
 
     def _look(self) -> None:
-        """Raise if nobody will answer: dask itself waits for workers for ever, and for what is asked while a client closes."""
+        """Raise if nobody will answer.
+
+        Dask itself waits for ever for workers, for what is asked while a client closes, and for a scheduler whose process was
+        stopped, as its machine keeps the connection open.
+        """
         if self._client.status in ("closing", "closed"):
             raise BrokenExecutor(self._gone)
+        if self._is_silent:
+            raise BrokenExecutor(f"{self._where} has not answered for {_SILENT:.0f} s")
         now = time.monotonic()
+        if now - self._asked_at > _ASK_AGAIN and (self._asked is None or self._asked.done()):
+            self._asked, self._asked_at = asyncio.ensure_future(self._ask()), now
         info = self._client.scheduler_info()  # as of some seconds ago: within the client's loop, nothing is sent
         if info.get("n_workers") or info.get("workers"):  # older releases of dask do not count
             self._had_workers = now
         elif now - self._had_workers > _ALONE:
             raise BrokenExecutor(f"{self._where} has had no worker for {_ALONE:.0f} s")
+
+    async def _ask(self) -> None:
+        """Ask the scheduler who it is, which it can say at any time."""
+        scheduler = self._client.scheduler
+        if scheduler is None:  # the client is connecting to it
+            return
+        try:
+            await asyncio.wait_for(cast("Any", scheduler).identity(), _SILENT)
+        except asyncio.TimeoutError:
+            self._is_silent = True
+        except OSError:  # there is no connection: the client makes a new one, or closes
+            return
 
 
 def _attempt(task: Callable[..., Result], *words: Any, **named: Any) -> Result:

@@ -6,12 +6,14 @@ import asyncio
 import multiprocessing
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -267,6 +269,7 @@ class Scripted:
         self.asyncio_loop, self.futures = loop, futures
         self.status, self.scheduler = "running", self
         self.address = "tcp://head:8786"
+        self.identity: Callable[[], Any] = asyncio.Event().wait
 
     def submit(self, task: Callable[..., Any], *words: Any, pure: bool) -> Fetched:
         assert not pure
@@ -331,6 +334,30 @@ def test_a_future_that_nobody_answers_ends_with_its_client(loop: asyncio.Abstrac
         future.result(timeout=0.1)
     client.status = "closing"
     with pytest.raises(BrokenExecutor, match="scheduler tcp://head:8786 is gone"):
+        future.result(timeout=5)
+
+
+async def slowly() -> None:
+    await asyncio.sleep(0.3)
+
+
+async def without_connection() -> None:
+    raise OSError("closed")
+
+
+@pytest.mark.parametrize("identity", [slowly, without_connection])
+def test_a_scheduler_that_answers_late_or_is_connected_anew_is_waited_for(
+    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch, identity: Callable[[], Any]
+) -> None:
+    for name, seconds in (("_LOOK_AGAIN", 0.05), ("_ASK_AGAIN", 0.1), ("_SILENT", 0.5)):
+        monkeypatch.setattr(f"equitar.dask_executor.{name}", seconds)
+    client = Scripted(loop, [Fetched(None, "pending")])
+    client.identity = identity
+    future = DaskExecutor(cast("Any", client)).submit(str, "a")
+    with pytest.raises(TimeoutError):
+        future.result(timeout=1)
+    client.identity = asyncio.Event().wait
+    with pytest.raises(BrokenExecutor, match=r"scheduler tcp://head:8786 has not answered for 0 s"):
         future.result(timeout=5)
 
 
@@ -423,15 +450,27 @@ def test_a_client_in_its_own_event_loop_is_refused_because_waiting_would_stop_it
         asyncio.run(in_the_loop())
 
 
+@contextmanager
+def scheduler_process() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a scheduler as a process of its own, and give its address."""
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
+    with subprocess.Popen([*command, "--no-dashboard"], stderr=subprocess.PIPE, text=True) as scheduler:
+        assert scheduler.stderr is not None
+        try:
+            yield (
+                scheduler,
+                next(found[0] for line in scheduler.stderr if (found := re.search(r"tcp://127\S+", line))),
+            )
+        finally:
+            scheduler.kill()
+
+
 def test_a_scheduler_that_dies_is_an_error_in_one_line(folder: Path, tmp_path: Path) -> None:
     words = [f"s={folder}/x-*.tar", "--sidecars", str(tmp_path / "side"), "--quiet"]
-    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "1s"}),  # so long it may come back
-        subprocess.Popen([*command, "--no-dashboard"], stderr=subprocess.PIPE, text=True) as scheduler,
+        scheduler_process() as (scheduler, address),
     ):
-        assert scheduler.stderr is not None
-        address = next(found[0] for line in scheduler.stderr if (found := re.search(r"tcp://127\S+", line)))
 
         def kill_when_asked() -> None:
             try:
@@ -449,6 +488,35 @@ def test_a_scheduler_that_dies_is_an_error_in_one_line(folder: Path, tmp_path: P
     assert result.exit_code == 1
     told = rf"Error: the executor broke while it did .*: dask's scheduler {address} is gone; .* run this again, .*\n"
     assert re.fullmatch(told, result.output), result.output
+
+
+def test_a_scheduler_that_is_stopped_is_an_error_in_one_line(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("equitar.dask_executor._LOOK_AGAIN", 0.1)
+    monkeypatch.setattr("equitar.dask_executor._ASK_AGAIN", 0.2)
+    monkeypatch.setattr("equitar.dask_executor._SILENT", 1)
+    words = [f"s={folder}/x-*.tar", "--sidecars", str(tmp_path / "side"), "--quiet"]
+    with scheduler_process() as (scheduler, address):
+
+        def stop_when_asked() -> None:
+            wait_until(lambda: any((tmp_path / "side").glob("*.recipe")))  # nobody reads shards, so the run goes on
+            time.sleep(1)  # it answers that long
+            scheduler.send_signal(signal.SIGSTOP)
+
+        stopper = threading.Thread(target=stop_when_asked)
+        stopper.start()
+        begin = time.monotonic()
+        try:
+            result = CliRunner().invoke(main, ["index", *words, "--scheduler", address])
+        finally:
+            scheduler.send_signal(signal.SIGCONT)
+        took = time.monotonic() - begin
+        stopper.join()
+    assert result.exit_code == 1
+    told = rf"Error: the executor broke while it did .*: dask's scheduler {address} has not answered for 1 s; .* run this again, .*\n"
+    assert re.fullmatch(told, result.output), result.output
+    assert 2 < took < 10
 
 
 def test_a_scheduler_without_workers_is_an_error_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
