@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 import oracle
+from equitar.errors import PlanError
 from equitar.line import Supply
 from equitar.plan import Agree, Plan, Short, debiased_plan, mixed_plan
 from equitar.repeat import ONE, Rounding
@@ -210,6 +211,28 @@ class Case:
             if most[stock.name] > turns:
                 return False
         return True
+
+
+PLAIN = Case(
+    kind="debiased",
+    stocks=(),
+    batch_size=1,
+    world_size=1,
+    workers=0,
+    seed=0,
+    shuffle=0,
+    weights=None,
+    steps=None,
+)
+
+
+def refusal(case: Case, epoch: int = 0) -> str | None:
+    """Return why a case has no plan; None if it has one."""
+    try:
+        case.plan(epoch)
+    except PlanError as error:
+        return str(error)
+    return None
 
 
 def emitted(plan: StepPlan, case: Case, steps: Iterable[int] | None = None) -> list[list[Item]]:

@@ -16,7 +16,7 @@ import oracle
 from equitar.passes import Segment, segments_of
 from equitar.quota import spread
 from equitar.repeat import ONE
-from strategies import Case, Item, Kind, Stock, by_rank, drawn, emitted, legal_cases, made_legal, stocks
+from strategies import PLAIN, Case, Item, Kind, Stock, by_rank, drawn, emitted, legal_cases, made_legal, stocks
 
 Sample = tuple[str, int, int]
 
@@ -259,17 +259,7 @@ def test_what_a_pass_leaves_over_changes_from_pass_to_pass(
     assert len(left_over) > 1
 
 
-SMALL = Case(
-    kind="debiased",
-    stocks=(Stock(name="a", shards=((ONE,) * 5, (ONE,) * 11, (ONE,) * 7)),),
-    batch_size=5,
-    world_size=1,
-    workers=0,
-    seed=0,
-    shuffle=0,
-    weights=None,
-    steps=None,
-)
+SMALL = replace(PLAIN, stocks=(Stock(name="a", shards=((ONE,) * 5, (ONE,) * 11, (ONE,) * 7)),), batch_size=5)
 
 
 def test_over_many_passes_no_row_is_left_out_more_than_others() -> None:

@@ -16,7 +16,7 @@ from equitar.line import Line, Supply, most_copies
 from equitar.mix64 import Int64
 from equitar.presence import Presence
 from equitar.repeat import ONE, ClassCounts, RepeatFactor, class_factors, sample_factors
-from strategies import Case, Item, Stock, drawn, emitted, stocks
+from strategies import PLAIN, Case, Item, Stock, drawn, emitted, stocks
 
 KEYS = st.integers(0, (1 << 64) - 1)
 
@@ -165,19 +165,6 @@ def test_bernoulli_copies_never_meet_in_a_global_batch(case: Case, epoch: int) -
     event("legal")
     for batch in emitted(plan, case):
         assert len({item.sample for item in batch}) == case.global_batch
-
-
-PLAIN = Case(
-    kind="debiased",
-    stocks=(),
-    batch_size=1,
-    world_size=1,
-    workers=0,
-    seed=0,
-    shuffle=0,
-    weights=None,
-    steps=None,
-)
 
 
 def test_a_share_below_one_is_drawn_without_an_empty_pass() -> None:

@@ -13,24 +13,14 @@ from equitar.recipe import Debiased
 from equitar.repeat import ONE
 from equitar.shape import Shape
 from equitar.weights import Passes
-from strategies import Case, Stock
+from strategies import PLAIN, Stock
 
 
 def stock(name: str, *factors: float) -> Stock:
     return Stock(name=name, shards=(tuple(int(factor * ONE) for factor in factors),))
 
 
-PLAIN = Case(
-    kind="debiased",
-    stocks=(stock("a", *[1] * 40),),
-    batch_size=4,
-    world_size=2,
-    workers=0,
-    seed=0,
-    shuffle=0,
-    weights=None,
-    steps=None,
-)
+SMALL = replace(PLAIN, stocks=(stock("a", *[1] * 40),), batch_size=4, world_size=2)
 SHAPE: dict[str, Any] = {"batch_size": 4, "world_size": 2, "lanes": 1, "seed": 0, "epoch": 0, "shuffle": 0}
 
 
@@ -75,7 +65,7 @@ SHAPE: dict[str, Any] = {"batch_size": 4, "world_size": 2, "lanes": 1, "seed": 0
 )
 def test_a_debiased_plan_that_cannot_be_is_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(PlanError, match=message):
-        replace(PLAIN, **changed).plan()
+        replace(SMALL, **changed).plan()
 
 
 @pytest.mark.parametrize(
@@ -105,7 +95,7 @@ def test_a_debiased_plan_that_cannot_be_is_refused(changed: dict[str, Any], mess
 )
 def test_a_mixed_plan_that_cannot_be_is_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(PlanError, match=message):
-        replace(PLAIN, kind="mixed", **changed).plan()
+        replace(SMALL, kind="mixed", **changed).plan()
 
 
 @pytest.mark.parametrize(
@@ -131,14 +121,14 @@ def test_true_is_no_batch_size() -> None:
 
 
 def test_an_empty_source_of_weight_zero_stays_out() -> None:
-    case = replace(PLAIN, stocks=(*PLAIN.stocks, stock("b")), weights={"a": 1, "b": 0})
+    case = replace(SMALL, stocks=(*SMALL.stocks, stock("b")), weights={"a": 1, "b": 0})
     assert [account.quota for account in case.plan().account] == [40, 0]
     assert [account.quota for account in replace(case, kind="mixed").plan().account] == [40, 0]
 
 
 @pytest.mark.parametrize(("factor", "is_legal"), [(4, True), (4.01, False), (5, False)])
 def test_as_many_copies_as_batches_are_the_most(factor: float, is_legal: bool) -> None:
-    case = replace(PLAIN, stocks=(stock("a", factor, *[1] * 31),))  # 35 copies: 4 global batches of 8
+    case = replace(SMALL, stocks=(stock("a", factor, *[1] * 31),))  # 35 copies: 4 global batches of 8
     assert case.is_legal() == is_legal
     if is_legal:
         case.plan()
@@ -148,7 +138,7 @@ def test_as_many_copies_as_batches_are_the_most(factor: float, is_legal: bool) -
 
 
 def test_a_source_that_just_fills_a_global_batch_is_legal() -> None:
-    assert replace(PLAIN, stocks=(stock("a", *[1] * 8),)).plan().num_steps == 1
+    assert replace(SMALL, stocks=(stock("a", *[1] * 8),)).plan().num_steps == 1
 
 
 def test_refusals_are_the_same_for_every_epoch_and_number_of_workers() -> None:
