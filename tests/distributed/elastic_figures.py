@@ -1,6 +1,6 @@
 """Stops and resumes a run across pairs of (ranks, workers), in real processes, and counts what came.
 
-    python tests/distributed/elastic_figures.py
+    PYTHONPATH=tests python tests/distributed/elastic_figures.py
 
 takes every pair of 1, 2, 3 ranks x 0..3 workers; `test_elastic.py` takes a share of them.
 """
@@ -8,10 +8,7 @@ takes every pair of 1, 2, 3 ranks x 0..3 workers; `test_elastic.py` takes a shar
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +18,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-TESTS = Path(__file__).parents[1]
+from shards import rare_first, write_source
+from torchrun import torchrun
+
 World: TypeAlias = tuple[int, int]  # ranks, workers
 WORLDS: list[World] = list(product((1, 2, 3), (0, 1, 2, 3)))
 STOPS = (1, 7)
@@ -60,16 +59,7 @@ def launch(folder: Path, world_size: int, jobs: Sequence[dict[str, Any]]) -> int
     """Do jobs in one run of torchrun, and return how it ended."""
     path = folder / f"jobs-{world_size}.json"
     path.write_text(json.dumps(jobs), encoding="utf-8")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
-    script = [str(TESTS / "distributed" / "elastic.py"), str(folder / "sources"), str(folder), str(path)]
-    command = [sys.executable, "-W", "ignore", *torchrun, "--nproc-per-node", str(world_size), *script]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(TESTS), *(one for one in sys.path if one)]),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-    }
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    ran = torchrun(Path(__file__).with_name("elastic.py"), folder / "sources", folder, path, ranks=world_size)
     if ran.returncode and not any(one["kill"] for one in jobs):
         raise RuntimeError(ran.stderr[-4000:])
     return ran.returncode
@@ -146,8 +136,6 @@ def samples_at(ranks: list[list[Any]], step: int) -> Counter[tuple[Any, ...]]:
 
 
 def main() -> None:
-    from shards import rare_first, write_source
-
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for source, sizes in SIZES.items():
@@ -165,5 +153,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(TESTS))
     main()

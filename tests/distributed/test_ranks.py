@@ -6,9 +6,6 @@ One run of torchrun for each number of ranks does everything; the tests look at 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,10 +13,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from shards import Drops, keys_of, rare_first, source_of, write_source
+from torchrun import torchrun
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
 
-TESTS = Path(__file__).parents[1]
 # Few shards, and one that has most of the samples: webdataset gives whole shards to ranks.
 SIZES = {"a": [2, 70, 3], "b": [20]}
 MODES = [f"{mode}, {workers} workers" for mode in ("debiased", "mixed", "exact") for workers in (0, 2)]
@@ -47,16 +44,7 @@ class Run(NamedTuple):
 def launched(folder: Path, world_size: int) -> Run:
     for name, sizes in SIZES.items():
         write_source(folder / "sources", name, sizes, label=rare_first)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
-    script = [str(TESTS / "distributed" / "ranks.py"), str(folder / "sources"), str(folder)]
-    command = [sys.executable, "-W", "ignore", *torchrun, "--nproc-per-node", str(world_size), *script]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(TESTS), *(one for one in sys.path if one)]),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-    }
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    run = torchrun(Path(__file__).with_name("ranks.py"), folder / "sources", folder, ranks=world_size)
     assert run.returncode == 0, run.stderr[-4000:]
     return Run(world_size, [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world_size)])
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+
+from torchrun import torchrun
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
@@ -19,11 +18,7 @@ FIRST_OF_LVIS, ROWS = 150, 211
 
 
 def run(world_size: int, path: Path) -> dict[str, Any]:
-    program = Path(__file__).with_name("rank_samplers.py")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-    command = [*torchrun, f"--nproc-per-node={world_size}", str(program), str(path)]
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    ran = torchrun(Path(__file__).with_name("rank_samplers.py"), path, ranks=world_size)
     assert ran.returncode == 0, ran.stderr
     found: dict[str, Any] = json.loads(path.read_text())
     return found
