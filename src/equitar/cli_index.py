@@ -105,6 +105,13 @@ def index_command(
       equitar index far='s3://bucket/*.tar' --labels cls --dry-run
       equitar index big=@shards.txt --part slurm                             then: equitar summarize big=@shards.txt
     """
+    if without_crowd and not labels_from:
+        raise click.UsageError("`--without-crowd` goes with `--labels-from`")
+    if (classes or missing != "error") and not (labels or labels_from):
+        option = "--classes" if classes else "--missing"
+        raise click.UsageError(f"`{option}` goes with `--labels` or `--labels-from`")
+    if dry_run and part:
+        raise click.UsageError("`--dry-run` reckons what all parts cost together; leave out `--part`")
     sources = parse_sources(words, root=root, sidecars=sidecars)
     if dry_run:
         click.echo(estimates_shown(sources, labels, jobs, force=force, as_json=as_json))

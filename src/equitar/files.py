@@ -48,7 +48,8 @@ def write_bytes_atomically(url: str, raw: bytes, storage_options: StorageOptions
         else:
             _write_remote(*filesystem(url, storage_options), raw)
     except store_failures() as error:
-        is_read_only = isinstance(error, PermissionError) or getattr(error, "errno", None) == EROFS
+        # Not found is a folder that cannot be made, as in /proc: no shard that is missing.
+        is_read_only = isinstance(error, PermissionError | FileNotFoundError) or getattr(error, "errno", None) == EROFS
         if local is not None and not is_read_only:
             raise
         told = without_secrets(f"{type(error).__name__}: {error}", storage_options)
@@ -86,7 +87,11 @@ def exists(url: str, storage_options: StorageOptions) -> bool:
     local = local_path(url)
     if local is not None:
         return Path(local).exists()
-    return bool(patiently(url, storage_options, "an answer", lambda files, path: files.exists(path)))
+    try:  # not by `exists`, to which a web server that does not answer has no file
+        patiently(url, storage_options, "an answer", lambda files, path: files.info(path))
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def remove(url: str, storage_options: StorageOptions) -> None:

@@ -30,6 +30,11 @@ _FAILURES = (  # of stores, which are no OSError; looked up where their packages
 )
 
 
+DENIED = (401, 403)  # status of a web server
+MISSING = (404, 410)
+DENIED_MEND = "check `storage_options`, or whether the URL has expired"
+
+
 class AnswerError(OSError):
     """A store answers, but with something else than was asked for."""
 
@@ -40,6 +45,22 @@ def store_failures() -> tuple[type[Exception], ...]:
     # Before Python 3.11 the two time-outs are classes of their own, and no OSError.
     others = [getattr(sys.modules["asyncio"], "TimeoutError")] if "asyncio" in sys.modules else []  # noqa: B009
     return (OSError, *others, *(one for one in loaded if isinstance(one, type) and issubclass(one, Exception)))
+
+
+def _really(error: Exception) -> Exception:
+    """Return how a request failed: fsspec calls any file missing about which a web server gave no answer, or a bad one."""
+    client_error = getattr(sys.modules.get("aiohttp"), "ClientError", None)
+    cause = error.__cause__
+    if not isinstance(error, FileNotFoundError) or client_error is None:
+        return error
+    if not isinstance(cause, (client_error, TimeoutError, getattr(sys.modules["asyncio"], "TimeoutError"))):  # noqa: B009
+        return error
+    status = getattr(cause, "status", None)
+    if status in MISSING:
+        return error
+    if status in DENIED:
+        return PermissionError(f"status {status}; {DENIED_MEND}")
+    return cause
 
 
 class Patience:
@@ -82,6 +103,7 @@ class Patience:
         Raises:
             FileNotFoundError, StorageError: If there is to be no other try: it is hopeless, or it was the last one.
         """
+        error = _really(error)
         cause = without_secrets(
             f"{type(error).__name__}: {error}" if str(error) else type(error).__name__, self._options
         )

@@ -10,13 +10,11 @@ import asyncio
 import re
 from typing import Any, NamedTuple
 
-from equitar.patience import AnswerError
+from equitar.patience import DENIED, DENIED_MEND, MISSING, AnswerError
 
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _PAGE = 60  # bytes of a page that an error shows
-_PARTIAL, _OK, _UNSATISFIABLE, _GONE = 206, 200, 416, 410
-_DENIED = (401, 403)
-_MISSING = (404, _GONE)
+_PARTIAL, _OK, _UNSATISFIABLE = 206, 200, 416
 
 
 class Version(NamedTuple):
@@ -79,10 +77,10 @@ async def _checked(response: Any, start: int, *, size: int | None, stall: float)
         if found is None or int(found[1]) != start:
             raise AnswerError(f"the server sends {headers.get('Content-Range')!r} for a range from byte {start}")
         return Version(None if found[3] == "*" else int(found[3]), tag)
-    if status in _MISSING:
+    if status in MISSING:
         raise FileNotFoundError(f"status {status}")
-    if status in _DENIED:
-        raise PermissionError(f"status {status}; check `storage_options`, or whether the URL has expired")
+    if status in DENIED:
+        raise PermissionError(f"status {status}; {DENIED_MEND}")
     if status == _UNSATISFIABLE:
         total = headers.get("Content-Range", "").rpartition("/")[2]
         if total.isdigit():

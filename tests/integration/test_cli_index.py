@@ -125,7 +125,10 @@ def test_an_error_is_one_line_with_its_mend_and_exit_code_1(five: str, tmp_path:
         (["index", "s=/no/such.tar"], "1 of 1 shards are missing: 'such.tar'"),
         (["index", "s=/no/such.tar", "--labels", "a b"], "must be a field"),
         (["index", "s=/no/such.tar", "--labels-from", "no-such.tsv"], "the file no-such.tsv is not there"),
-        (["index", "s=/no/such.tar", "--classes", "no-such.txt"], "the file no-such.txt is not there"),
+        (
+            ["index", "s=/no/such.tar", "--labels", "cls", "--classes", "no-such.txt"],
+            "the file no-such.txt is not there",
+        ),
         (["index", "s=/no/such.tar", "--labels", "jsn:a"], "must be a field (`cls`, `txt`), `json:PATH`, `npy` or"),
         (["check", "s=/no/such.tar"], "run `equitar index s=/no/such.tar`"),
     ],
@@ -176,6 +179,27 @@ def test_wrong_options_are_told_as_click_tells_them(five: str) -> None:
     result = equitar("index", f"s={five}", "--jobs", "0")
     assert result.exit_code == 2
     assert "Usage:" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--without-crowd", "--labels", "cls"], "`--without-crowd` goes with `--labels-from`"),
+        (["--classes", "x.txt"], "`--classes` goes with `--labels` or `--labels-from`"),
+        (["--missing", "empty"], "`--missing` goes with `--labels` or `--labels-from`"),
+        (["--dry-run", "--part", "0/2"], "`--dry-run` reckons what all parts cost together"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_told(words: list[str], message: str, five: str) -> None:
+    result = equitar("index", f"s={five}", *words)
+    assert (result.exit_code, message in result.output) == (2, True)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, in which no folder can be made")
+def test_a_folder_that_cannot_be_made_is_not_a_missing_shard(five: str) -> None:
+    told = equitar("index", f"s={five}", "--sidecars", "/proc/no").output
+    assert "/proc/no/x-" in told
+    assert "cannot be written" in told
 
 
 def test_check_is_quiet_about_what_is_right_and_names_what_is_not(five: str, tmp_path: Path) -> None:

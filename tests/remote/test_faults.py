@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fault_server import FAULTS, Site, serving
 
-from equitar.errors import ShardMismatchError, StaleSidecarError, StorageError
+from equitar.errors import ShardError, ShardMismatchError, StaleSidecarError, StorageError
+from equitar.indexing import index
 from equitar.remote import RemoteRanges
-from equitar.sources import Retries
+from equitar.sources import Retries, Source
+from equitar.storage import exists
 
 QUICK = Retries(tries=4, first_wait=0.005, longest_wait=0.02, stall=0.25, limit=5.0, recheck=0.0)
 RAW = random.Random(0).randbytes(200_000)
@@ -101,6 +107,64 @@ def test_a_missing_file_is_not_asked_for_again(site: Site) -> None:
     del site.files[PATH]
     with pytest.raises(FileNotFoundError, match=r"a/x\.tar is missing"):
         ranges_of(site).read(0, 10)
+
+
+@contextmanager
+def answering(status: int) -> Iterator[str]:
+    """Serve nothing but a status; yield the URL of a shard."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET  # noqa: N815  (as http.server calls it)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/x.tar"
+        server.shutdown()
+
+
+def size_at(url: str) -> int:
+    return RemoteRanges(url, options=None, retries=QUICK, size=None, wrong_size=ValueError).size()
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_server_that_fails_to_tell_a_size_is_asked_again_and_its_file_is_not_called_missing(status: int) -> None:
+    with answering(status) as url, pytest.raises(StorageError, match=rf"its size in 4 tries .*{status}"):
+        size_at(url)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_server_that_denies_is_not_asked_again_and_its_file_is_not_called_missing(status: int) -> None:
+    with (
+        answering(status) as url,
+        pytest.raises(StorageError, match=rf"in 1 tries .*status {status}; check `storage_op"),
+    ):
+        size_at(url)
+
+
+@pytest.mark.parametrize("status", [404, 410])
+def test_only_what_a_server_says_is_missing_is(status: int) -> None:
+    with answering(status) as url:
+        with pytest.raises(FileNotFoundError, match=r"x\.tar is missing"):
+            size_at(url)
+        assert not exists(url, None)
+
+
+def test_a_server_that_is_not_there_has_no_missing_shards(tmp_path: Path) -> None:
+    with answering(200) as url:
+        pass
+    gone = Source("s", url, sidecars=str(tmp_path), retries=QUICK)
+    with pytest.raises(StorageError, match=r"x\.tar did not give its size in 4 tries"):
+        size_at(url)
+    with pytest.raises(ShardError, match=r"x\.tar did not give .* in 4 tries"):
+        index(gone, missing_shards="skip", jobs=1, progress=False)
 
 
 def test_a_server_without_ranges_is_copied_once(site: Site) -> None:
