@@ -7,6 +7,7 @@ that they read samples from.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -28,6 +29,8 @@ from equitar.sidecar import Sidecar, index_command, read_sidecar
 from equitar.sources import Source
 from equitar.storage import ShardList, join, sidecar_url
 from equitar.summary import Summary, load_summary, shards_of
+
+logger = logging.getLogger("equitar")
 
 Repeat: TypeAlias = float | RepeatFactor | Callable[[Sidecar], Any] | None
 
@@ -273,6 +276,9 @@ def _supply(rows: _Rows, summary: Summary, how: RepeatFactor | Callable[[Sidecar
         factors = rows.of(shard, sidecar)
         sums[shard], largest = factors.sum(), max(largest, int(factors.max(initial=0)))
         kept += rows.kept(shard, sidecar)
+    keep = rows.sidecars.source.keep
+    if isinstance(keep, str) and kept == int(summary.num_samples.sum()) * ONE:  # keys are spelt otherwise, most likely
+        logger.warning("source %r: `keep` leaves out nothing, by %r", name, shown(keep))
     return Supply(
         name=name,
         shard_ids=np.array([text_id(path) for path in summary.paths], np.uint64),

@@ -23,6 +23,7 @@ __all__ = ["Commands", "debug_option", "main", "parse_sources", "source_options"
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @debug_option
+@click.version_option(package_name="equitar", message="equitar %(version)s")
 def main() -> None:
     """Debiased batches and repeated samples from WebDataset shards, planned before a tar is opened.
 

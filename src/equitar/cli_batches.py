@@ -167,6 +167,8 @@ def sources_or_training(
 ) -> list[Source] | Batches:
     """Return the sources of name=urls words, or the batches that package.module:name makes."""
     trainings = [word for word in words if _TRAINING.fullmatch(word)]
+    if not trainings and len(words) == 1 and "=" not in words[0]:
+        raise click.UsageError(f"SOURCE must be name=urls or package.module:name; got {words[0]!r}")
     if not trainings:
         return kept(parse_sources(words, root=root, sidecars=sidecars), keep)
     from equitar.training import load_training

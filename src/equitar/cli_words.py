@@ -89,7 +89,14 @@ class Commands(click.Group):
             # Click's own errors are RuntimeErrors, and know better how they are to be shown.
             if ctx.meta.get(_DEBUG) or isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):
                 raise
-            raise click.ClickException(str(error) or repr(error)) from error
+            raise click.ClickException(_told(error)) from error
+
+
+def _told(error: Exception) -> str:
+    """Return an error as one line that says what to do."""
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        return f"{str(error.filename)!r} is not there; mend the path"
+    return str(error) or repr(error)
 
 
 class Output(click.ParamType[str]):

@@ -43,7 +43,9 @@ def check_not_empty(supplies: Sequence[Supply], weights: Weights | Changes | Non
     for supply in supplies:
         left_out = all(isinstance(one, Mapping) and one.get(supply.name) == 0 for one in by_name)
         if not supply.total and not left_out:
-            raise PlanError(f"source {supply.name!r} has no samples; leave it out or give it weight 0")
+            there = int(supply.num_rows.sum())
+            seen = f"keeps none of its {there} samples (see `keep` and `repeat`)" if there else "has no samples"
+            raise PlanError(f"source {supply.name!r} {seen}; leave it out or give it weight 0")
 
 
 def check_debiased(

@@ -46,10 +46,14 @@ class _KeysOf:
                 raise SourceError(
                     f"`keep` names the file {shown(self.url)}, which is not there; mend the path"
                 ) from error
-            self._lines.update(line for line in raw.decode("utf-8", "surrogateescape").split("\n") if line)
+            self._lines.update(line for line in _lines_of(raw) if line)
         listed = [key in self._lines or f"{path}\t{key}" in self._lines for key in sidecar.keys]
         kept: Float64 = (np.array(listed, bool) != self.excluded).astype(np.float64)
         return kept
+
+
+def _lines_of(raw: bytes) -> list[str]:
+    return [line.removesuffix("\r") for line in raw.decode("utf-8", "surrogateescape").split("\n")]
 
 
 @dataclass(frozen=True)

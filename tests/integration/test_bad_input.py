@@ -152,6 +152,22 @@ def test_a_choice_that_is_none_is_told_before_a_shard_is_read(tmp_path: Path) ->
     assert not list(tmp_path.rglob("*.npz"))
 
 
+def test_a_list_of_keys_that_meets_none_is_told(
+    sources: list[Source], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "keys.txt").write_text("other/a-0001\n")
+    planned(equitar.debiased, [replace(sources[0], keep=f"!{tmp_path}/keys.txt")])
+    assert "source 'a': `keep` leaves out nothing, by '!" in caplog.text
+    with pytest.raises(PlanError, match="source 'a' keeps none of its 100 samples"):
+        planned(equitar.debiased, [replace(sources[0], keep=f"{tmp_path}/keys.txt")])
+
+
+def test_lines_of_keys_may_end_as_on_windows(sources: list[Source], tmp_path: Path) -> None:
+    (tmp_path / "keys.txt").write_bytes(b"a-0001\r\na-0002\r\n")
+    plan = planned(equitar.debiased, [replace(sources[0], keep=f"{tmp_path}/keys.txt")], batch_size=2)
+    assert [one.copies for one in plan.account] == [2]
+
+
 def test_a_list_of_keys_that_is_not_there(sources: list[Source]) -> None:
     with pytest.raises(SourceError, match=r"`keep` names the file no\.txt, which is not there; mend the path"):
         planned(equitar.debiased, [replace(sources[0], keep="!no.txt")])

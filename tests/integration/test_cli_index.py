@@ -12,6 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+import equitar as package
 from equitar import cli as equitar_cli
 from equitar.cli import debug_option, main, parse_sources
 from equitar.errors import SourceError
@@ -130,6 +131,7 @@ def test_an_error_is_one_line_with_its_mend_and_exit_code_1(five: str, tmp_path:
             "the file no-such.txt is not there",
         ),
         (["index", "s=/no/such.tar", "--labels", "jsn:a"], "must be a field (`cls`, `txt`), `json:PATH`, `npy` or"),
+        (["check", "s=/no/such.tar", "--against", "no.json"], "'no.json' is not there; mend the path"),
         (["check", "s=/no/such.tar"], "run `equitar index s=/no/such.tar`"),
     ],
 )
@@ -173,6 +175,10 @@ def test_a_field_that_no_sample_has_is_told_with_those_there_are(five: str) -> N
     told = equitar("index", f"s={five}", "--labels", "class").output
     assert "labels are read from field 'class' but samples of " in told
     assert "x-0.tar have 'cls'; name one of these" in told
+
+
+def test_the_version_is_told() -> None:
+    assert equitar("--version").output == f"equitar {package.__version__}\n"
 
 
 def test_wrong_options_are_told_as_click_tells_them(five: str) -> None:

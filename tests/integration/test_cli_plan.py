@@ -190,7 +190,7 @@ def test_stats_of_a_training_are_those_of_its_plan(training: str) -> None:
         (["cat=x.tar", "--batch-size", "4", "--temperature", "0"], "`--temperature` must be a finite number >= 1"),
         (["cat=x.tar", "--batch-size", "4", "--weights", "cat=a"], "must be name=number for each source"),
         (["cat=x.tar", "--batch-size", "4", "--weights", "cat=1", "--temperature", "2"], "exclude each other"),
-        (["nothing"], "must be name=urls"),
+        (["my_training"], "SOURCE must be name=urls or package.module:name; got 'my_training'"),
     ],
 )
 def test_what_a_user_gets_wrong_is_told(training: str, words: list[str], message: str) -> None:
