@@ -169,17 +169,21 @@ class _Rows:
         """Return the factors of the rows of a shard whose sidecar is at hand, (rows,)."""
         path = self.sidecars.shards.paths[shard]
         result = np.full(sidecar.num_rows, ONE, np.int64)
+        share = None if self.selection is None else self.selection(path, sidecar)
         if self.function is not None:
             what = f"`repeat` for source {self.sidecars.source.name!r}"
             result = np.rint(checked_numbers(self.function(sidecar), sidecar, what, path) * ONE).astype(np.int64)
         elif self.ids is not None and self.factors is not None:
             if sidecar.presence is None:
                 raise _no_labels(self.sidecars.source)
-            result = sample_factors(sidecar.presence, self.ids, self.factors, empty=self.empty)
+            # The vocabulary may lack a label that only rows have which are left out.
+            is_kept = slice(None) if share is None else share > 0
+            presence = sidecar.presence if share is None else sidecar.presence.kept(share > 0)
+            result[is_kept] = sample_factors(presence, self.ids, self.factors, empty=self.empty)
         if self.up:
             result = -(-result // ONE) * ONE
-        if self.selection is not None:
-            result = np.rint(result * self.selection(path, sidecar)).astype(np.int64)
+        if share is not None:
+            result = np.rint(result * share).astype(np.int64)
         return result
 
     def kept(self, shard: int, sidecar: Sidecar) -> int:

@@ -36,6 +36,7 @@ class SourceRows:
         name: The source.
         shards: What it was listed by, without secrets.
         summary: Digest of its summary.
+        num_rows: Samples in its shards, before selection.
         copies: Samples in one pass, repeats counted: the expected number.
         unlabelled: Its samples without a label, after selection; None if it was indexed without labels.
     """
@@ -43,6 +44,7 @@ class SourceRows:
     name: str
     shards: str
     summary: str
+    num_rows: int
     copies: float
     unlabelled: int | None
 
@@ -75,7 +77,8 @@ class Report:
     @property
     def bytes_read(self) -> float:
         """Bytes of shards that an epoch reads, by the share of its samples that it emits, copies counted."""
-        return sum(one.bytes * one.copies / max(1, one.samples) for one in self.stats.sources)
+        pairs = zip(self.stats.sources, self.rows, strict=True)
+        return sum(one.bytes * one.copies / max(1, rows.num_rows) for one, rows in pairs)
 
 
 def report_of(
@@ -138,6 +141,7 @@ def _report(
                 name=source.name,
                 shards=_shown(source),
                 summary=summary.digest,
+                num_rows=int(summary.num_samples.sum()),
                 copies=supply.total / ONE,
                 unlabelled=None if one is None else int(one.numbers[0]),
             )

@@ -14,12 +14,13 @@ import pytest
 
 import equitar
 from equitar.catalog import catalog_of, supplies_of
+from equitar.epoch_report import report_of
 from equitar.errors import SourceError
 from equitar.repeat import ONE
 from equitar.selection import selection_of
 from equitar.sidecar import Sidecar
 from equitar.sources import Source
-from shards import flat, key_of, keys_of, rare_first, write_source
+from shards import Labels, flat, key_of, keys_of, rare_first, write_source
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,14 @@ def even(sidecar: Sidecar) -> list[bool]:
 
 def odd(sidecar: Sidecar) -> list[bool]:
     return [not kept for kept in even(sidecar)]
+
+
+def without_ends(sidecar: Sidecar) -> list[bool]:
+    return [key not in ("a-0000", "a-0040") for key in sidecar.keys]
+
+
+def rare_last(number: int) -> int:
+    return int(number != 40)
 
 
 def test_nothing_to_select_keeps_all(source: Source) -> None:
@@ -75,6 +84,10 @@ def test_a_file_may_name_the_shard_of_a_key(source: Source, tmp_path: Path) -> N
 
 def test_empty_lines_of_a_file_are_no_keys(source: Source, tmp_path: Path) -> None:
     assert given(source, written(tmp_path, "", "a-0003", "")) == ["a-0003"]
+
+
+def test_lines_of_a_file_may_end_as_on_windows(source: Source, tmp_path: Path) -> None:
+    assert given(source, written(tmp_path, "a-0003\r", "a-0040\r")) == ["a-0003", "a-0040"]
 
 
 def test_a_file_of_keys_that_is_not_there_is_named(source: Source, tmp_path: Path) -> None:
@@ -183,6 +196,17 @@ def test_what_is_left_out_does_not_count_for_frequencies(tmp_path: Path) -> None
     source = write_source(tmp_path, "a", [41], label=rare_first)  # f = 1/41, and 1/21 among the even ones
     rare = [supplies_of(catalog_of([one]), 0.4)[0].largest / ONE for one in (source, replace(source, keep=even))]
     assert rare == pytest.approx([(0.4 * 41) ** 0.5, (0.4 * 21) ** 0.5], abs=1e-5)
+
+
+@pytest.mark.parametrize("label", [rare_first, rare_last], ids=["largest id", "least id"])
+def test_what_is_left_out_may_have_labels_of_its_own(tmp_path: Path, label: Labels) -> None:
+    source = replace(write_source(tmp_path, "a", [20, 21], label=label), keep=without_ends)
+    assert sorted(flat(equitar.mixed([source], batch_size=3, repeat=0.4))) == keys_of("a", 41)[1:-1]
+
+
+def test_what_is_left_out_is_not_read_in_an_epoch(source: Source) -> None:
+    whole, half = (report_of(one).bytes_read for one in (source, replace(source, keep=even)))
+    assert half == pytest.approx(whole / 2)
 
 
 def test_what_is_left_out_is_no_substitute(source: Source) -> None:

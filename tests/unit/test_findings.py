@@ -21,7 +21,7 @@ STATS = SourceStats(
     name="cc3m", shards=20, samples=10_000, bytes=10**9, labels=10_000, classes=3, passes=1, copies=10_000, share_before=0.5, share_after=0.5,
 )  # fmt: skip
 TAKEN = SourcePreview(name="cc3m", samples=9_984, batches=39, share=0.5, passes=0.998, remainder=16, most=1)
-ROWS = SourceRows(name="cc3m", shards="cc3m-{0..19}.tar", summary="ab", copies=10_000, unlabelled=0)
+ROWS = SourceRows(name="cc3m", shards="cc3m-{0..19}.tar", summary="ab", num_rows=10_000, copies=10_000, unlabelled=0)
 
 
 def report(
