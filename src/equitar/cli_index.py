@@ -190,7 +190,8 @@ def check_command(
     problems = check(parse_sources(words, root=root, sidecars=sidecars), jobs=jobs, progress=not quiet, against=against)
     if problems:
         s = "s" * (len(problems) > 1)
-        what = f"difference{s} from shards or other tools" if against else "shards differ from their sidecars"
+        ours = "shards differ from their sidecars" if s else "shard differs from its sidecar"
+        what = f"difference{s} from shards or other tools" if against else ours
         raise click.ClickException("\n".join([f"{len(problems)} {what}", *problems]))
     click.echo("all sidecars are those of their shards" + (f", and as {', '.join(against)} say" if against else ""))
 

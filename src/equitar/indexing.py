@@ -22,7 +22,7 @@ from equitar.errors import LabelError, MissingShardError, ReadOnlyError, ShardEr
 from equitar.executors import outcomes
 from equitar.label_recipe import Recipe, Spooled, recipe_of, spool, spooled
 from equitar.labels import Missing
-from equitar.ledger import Ledger, SourceReport, keep_part, ledgers_of, shared_options
+from equitar.ledger import Ledger, SourceReport, check_policy, keep_part, ledgers_of, shared_options
 from equitar.mend import index_command
 from equitar.outside import LabelTable, Vocabulary
 from equitar.shard_index import Outcome, Shard, check_shard, index_shard, rename_classes, sidecar_row
@@ -94,7 +94,7 @@ def index(
         ReadOnlyError: If sidecars cannot be written where they should be.
         WorkerError: If the executor is broken, or processes are killed again and again. What is done stays done.
     """
-    _check(missing_shards)
+    check_policy(missing_shards)
     ledgers = ledgers_of(sources)
     if part is not None:
         keep_part(ledgers, *part)
@@ -130,7 +130,7 @@ def summarize(
     Raises:
         ShardError: If sidecars are missing or damaged; it lists them, with the command that makes them.
     """
-    _check(missing_shards)
+    check_policy(missing_shards)
     ledgers = ledgers_of(sources)
     _run(sidecar_row, ledgers, jobs=jobs, executor=executor, progress=progress)
     return _finish(ledgers, missing_shards, jobs, executor, table=None, is_part=False)
@@ -179,11 +179,6 @@ def check(
     for pattern in others:
         problems += differences(pattern, known, options=options, progress=progress)
     return problems
-
-
-def _check(missing_shards: MissingShards) -> None:
-    if missing_shards not in ("error", "skip"):
-        raise ValueError(f"`missing_shards` must be 'error' or 'skip'; got {missing_shards!r}")
 
 
 @contextmanager
@@ -288,10 +283,11 @@ def _failed(ledgers: Sequence[Ledger], num_shards: int) -> ShardError:
             told.append(text.removesuffix(plain))
             if text.endswith(plain) and ledger.mend not in mends:
                 mends.append(ledger.mend)
+    shards = f"{num_shards} shard{'s' * (num_shards != 1)}"
     if len(told) == 1:
-        return ShardError("; ".join([f"1 error in {num_shards} shards: {told[0]}", *mends]))
+        return ShardError("; ".join([f"1 error in {shards}: {told[0]}", *mends]))
     more = [f"and {len(told) - _LISTED} more"] if len(told) > _LISTED else []
-    return ShardError("\n  ".join([f"{len(told)} errors in {num_shards} shards:", *told[:_LISTED], *more, *mends]))
+    return ShardError("\n  ".join([f"{len(told)} errors in {shards}:", *told[:_LISTED], *more, *mends]))
 
 
 def _told(failure: tuple[str, BaseException]) -> str:

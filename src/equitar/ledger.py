@@ -186,6 +186,12 @@ class Ledger:
         return (*ids, *range(start, start + len(new))), (*names, *new)
 
 
+def check_policy(missing_shards: str) -> None:
+    """Raise ValueError, before anything is read, if this is no policy for shards that are not there."""
+    if missing_shards not in ("error", "skip"):
+        raise ValueError(f"`missing_shards` must be 'error' or 'skip'; got {missing_shards!r}")
+
+
 def ledgers_of(sources: Source | Iterable[Source]) -> list[Ledger]:
     """Return the sources with their shards.
 
