@@ -13,7 +13,7 @@ from equitar.cli_words import source_options
 _BATCH_SIZE = 64
 
 
-@click.command("bench")
+@click.command("bench", short_help="Measure speed beside plain webdataset, and where time goes.")
 @click.option(
     "--samples", metavar="N", type=click.IntRange(min=1), default=2000, show_default=True, help="Samples of each run."
 )

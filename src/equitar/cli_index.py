@@ -66,7 +66,11 @@ scheduler_option = click.option(
     help="Read only part I of N, 0 <= I < N, and write no summary; slurm is the task of a SLURM array.",
 )
 @click.option("--dry-run", is_flag=True, help="Write nothing: walk three shards, and say what all would cost.")
-@click.option("--force", is_flag=True, help="Read shards again whose sidecars are up to date.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Read shards again whose sidecars are up to date; labels are those asked for now, or none.",
+)
 @click.option("--regroup", is_flag=True, help="Join members of one sample that lie apart in a shard.")
 @json_option
 @quiet_option

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from equitar.plan_preview import Preview
 
 _LISTED = 12  # classes, or half as many of the rarest and of the commonest
-_STRIP = 96  # steps of the schedule
+_STRIP = 72  # steps of the schedule
 
 
 def stats_json(found: Stats) -> dict[str, Any]:
