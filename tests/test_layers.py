@@ -37,7 +37,7 @@ LAYERS = (
         (
             "tar grouping ordinary streamed headers forward walking npz mend sidecar "
             "shard_lists foreign cross_check expected patience ranges web remote files "
-            "storage spool cache opening damage ahead summary_format summary labels "
+            "storage leftovers spool cache opening damage ahead summary_format summary labels "
             "label_formats outside detect label_files index_plan open_shard reader block "
             "catalog selection label_recipe label_reading shard_index ledger dask_executor executors "
             "indexing estimates"

@@ -31,6 +31,8 @@ def report_shown(report: IndexReport, *, as_json: bool) -> str:
         lines += [f"{one.name}: {len(paths):,} {what}: {listed_some(paths)}" for what, paths in told.items() if paths]
         if one.holes:
             lines.append(f"{one.name}: its numbers jump over {len(one.holes):,}: {listed_some(one.holes)}")
+        if one.swept:
+            lines.append(f"{one.name}: {len(one.swept):,} left by killed writes, removed: {listed_some(one.swept)}")
         lines += [f"{one.name}: {note}" for note in one.notes]
     return "\n".join(lines)
 

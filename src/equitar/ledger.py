@@ -14,6 +14,7 @@ import numpy as np
 from equitar.arguments import listed_sources
 from equitar.errors import LabelError, MissingShardError, SidecarError, SourceError
 from equitar.holes import holes, listed_some
+from equitar.leftovers import sweep
 from equitar.mend import index_command
 from equitar.mix64 import Int64
 from equitar.outside import LabelTable
@@ -43,6 +44,7 @@ class SourceReport:
         gone: Paths of shards that only the summary before had.
         missing: Paths of shards that are named and not there, left out on purpose.
         holes: Paths that are not listed, though the numbers around them are.
+        swept: Partial files that were removed: writes killed more than a day ago left them in the folder of the sidecars.
     """
 
     name: str
@@ -57,6 +59,7 @@ class SourceReport:
     gone: tuple[str, ...]
     missing: tuple[str, ...]
     holes: tuple[str, ...]
+    swept: tuple[str, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,7 +134,7 @@ class Ledger:
             self.fail(f"source {self.source.name!r}", error)
 
     def report(self) -> SourceReport:
-        """Return what a user is told."""
+        """Sweep what killed writes left, and return what a user is told."""
         before = dict(zip(self.before.paths, self.before.digests, strict=True)) if self.before else {}
         now = {path: row.digests[0] for path, row in self.rows.items()}
         return SourceReport(
@@ -147,6 +150,7 @@ class Ledger:
             gone=tuple(sorted(before.keys() - set(self.listed.paths) | (before.keys() & set(self.missing)))),
             missing=tuple(self.missing),
             holes=tuple(holes(self.listed.paths)),
+            swept=tuple(sweep(self.listed)),
         )
 
     @property
