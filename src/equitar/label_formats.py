@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import importlib
+import importlib.util
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple, TypedDict
 
 from equitar.errors import LabelError
 from equitar.labels import Labels, as_labels, parse_json, parse_label, search
@@ -162,6 +165,39 @@ class Annotations(NamedTuple):
     categories: tuple[tuple[int, ...], tuple[str, ...]] | None
 
 
+# What is read of the file. Boxes and polygons are nearly all of it, and objects of Python are many times as large as their text.
+class _Image(TypedDict, total=False):
+    id: Any
+    file_name: Any
+    coco_url: Any
+
+
+class _Annotation(TypedDict, total=False):
+    image_id: Any
+    category_id: Any
+    iscrowd: Any
+
+
+class _Category(TypedDict, total=False):
+    id: Any
+    name: Any
+
+
+class _File(TypedDict, total=False):
+    images: list[_Image]
+    annotations: list[_Annotation]
+    categories: list[_Category]
+
+
+def _parsed(raw: bytes, path: str) -> Any:
+    """Return what annotations hold, only that which is read if msgspec is installed."""
+    if importlib.util.find_spec("msgspec"):
+        msgspec: Any = importlib.import_module("msgspec")
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # what is wrong is told below as without it
+            return msgspec.json.decode(raw, type=_File)
+    return parse_json(raw, where=path)
+
+
 def image_rows(raw: bytes, path: str, *, crowd: bool) -> Annotations:
     """Return the annotations of COCO or LVIS.
 
@@ -170,7 +206,7 @@ def image_rows(raw: bytes, path: str, *, crowd: bool) -> Annotations:
         path: What it is called in errors.
         crowd: Whether crowd annotations count.
     """
-    parsed = parse_json(raw, where=path)
+    parsed = _parsed(raw, path)
     try:
         categories = [(one["id"], str(one["name"])) for one in parsed["categories"]]
         image_ids = [image["id"] for image in parsed["images"]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -252,3 +253,24 @@ def test_real_label_files_have_the_counts_they_are_known_for(
 def test_names_of_classes_that_are_no_texts_are_refused(wrong: Any) -> None:
     with pytest.raises(LabelError, match=r"a class name must be str; got (0|b'cat'|None); `classes` are names"):
         Vocabulary(ids=(0,), names=(wrong,))
+
+
+def test_with_msgspec_only_what_is_read_of_annotations_becomes_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("msgspec")
+    annotations = [{"image_id": 139, "category_id": 17, "bbox": [0.5 + number] * 40} for number in range(2000)]
+    path = write(tmp_path, "instances.json", {**COCO, "annotations": annotations})
+
+    def read() -> tuple[LabelTable, int]:
+        tracemalloc.start()
+        table = read_labels(path)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return table, peak
+
+    table, peak = read()
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    plain, plain_peak = read()
+    assert pickle.dumps(table) == pickle.dumps(plain)
+    assert 2 * peak < plain_peak
