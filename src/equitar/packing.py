@@ -76,7 +76,7 @@ def pack(value: Any, space: Space) -> Any:  # noqa: PLR0911  (one for each kind)
         start, room = space.take(len(value))
         room[:] = value
         return _Bytes(start, len(value))
-    if kind is np.ndarray and not value.dtype.hasobject and value.dtype.names is None:
+    if kind is np.ndarray and value.nbytes and not value.dtype.hasobject and np.dtype(value.dtype.str) == value.dtype:
         start, room = space.take(value.nbytes)
         np.frombuffer(room, value.dtype).reshape(value.shape)[...] = value
         return _Array(start, value.dtype.str, value.shape)
@@ -103,9 +103,9 @@ def _packed_bytes(values: list[bytes], space: Space) -> Any:
 
 
 def _packed_tensor(value: torch.Tensor, space: Space) -> Any:
-    if not value.numel():
+    if not value.numel() or value.is_quantized:
         return value
-    raw = value.detach().contiguous().reshape(-1).view(torch.uint8)
+    raw = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
     start, room = space.take(raw.numel())
     torch.frombuffer(room, dtype=torch.uint8).copy_(raw)
     return _Tensor(start, raw.numel(), value.dtype, tuple(value.shape))

@@ -34,6 +34,10 @@ VALUES: list[Any] = [
     np.array(7.5),
     torch.arange(6, dtype=torch.bfloat16).reshape(2, 3),
     torch.zeros(0, 2),
+    torch.tensor([1 + 2j, 3 - 4j]).conj(),
+    torch.tensor([1 + 2j, 3 - 4j]).conj().imag,  # a view that is negated when it is read
+    np.zeros(3, "V0"),
+    np.array([(1, 2.0), (3, 4.0)], [("a", "i4"), ("b", "f8")]),
     {"x": (torch.ones(3), [np.ones(2), b"y" * 99]), "n": 3},
 ]
 
