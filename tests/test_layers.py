@@ -38,7 +38,7 @@ LAYERS = (
             "tar grouping ordinary streamed headers forward walking npz mend sidecar "
             "shard_lists foreign cross_check expected patience ranges web remote files "
             "storage leftovers spool cache opening damage ahead summary_format summary labels "
-            "label_formats outside detect label_files index_plan open_shard reader block "
+            "label_formats outside detect label_files index_plan sidecars open_shard reader block "
             "catalog selection label_recipe label_reading shard_index ledger dask_executor executors "
             "indexing estimates"
         ),

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from equitar.bench_result import ShardTime
-from equitar.catalog import Sidecars
 from equitar.emit import Record
 from equitar.feed import Feed, ReadsSamples, name_of
 from equitar.order import Order
 from equitar.pipeline import Batches
 from equitar.plan import Plan
 from equitar.reader import Reader, open_shards
+from equitar.sidecars import Sidecars
 from equitar.sources import Sample, Stage
 from equitar.stopwatch import OWN, REST, Part, Stopwatch
 from equitar.topology import Topology

@@ -17,11 +17,12 @@ import numpy as np
 import webdataset as wds
 from torch.utils.data import IterableDataset
 
-from equitar.catalog import Sidecars, row_factors
+from equitar.catalog import row_factors
 from equitar.detect import detect_workers
 from equitar.mix64 import Int64
 from equitar.order import Order, Prepared
 from equitar.sidecar import Sidecar
+from equitar.sidecars import Sidecars
 from equitar.sources import Sample, Stage
 from equitar.storage import local_path
 from equitar.summary import Summary

@@ -8,8 +8,7 @@ that they read samples from.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -17,61 +16,22 @@ import numpy as np
 
 from equitar.arguments import asked_factor, listed_sources
 from equitar.counting import count_classes
-from equitar.errors import SidecarError, SourceError, StaleSidecarError
+from equitar.errors import SidecarError, SourceError
 from equitar.line import Supply
 from equitar.mix64 import Int64, text_id
 from equitar.presence import Presence
 from equitar.redact import shown
 from equitar.repeat import ONE, ClassCounts, RepeatFactor, class_factors, sample_factors
 from equitar.selection import Selection, checked_numbers, selection_of
-from equitar.shelf import Shelf
-from equitar.sidecar import Sidecar, index_command, read_sidecar
+from equitar.sidecar import Sidecar, index_command
+from equitar.sidecars import Sidecars, sidecar_shelf
 from equitar.sources import Source
-from equitar.storage import ShardList, join, sidecar_url
+from equitar.storage import join
 from equitar.summary import Summary, load_summary, shards_of
 
 logger = logging.getLogger("equitar")
 
 Repeat: TypeAlias = float | RepeatFactor | Callable[[Sidecar], Any] | None
-
-_THREADS = 16  # sidecars are small files: opening them is most of the time
-_AHEAD = 64  # sidecars read before they are asked for
-SIDECAR_BYTES = 32 << 20  # kept in one worker, for all sources
-_SIDECARS = 1024
-
-
-class Sidecars:
-    """The sidecars of one source, read when they are asked for; the latest are kept."""
-
-    def __init__(self, source: Source, shards: ShardList, summary: Summary, kept: Shelf[Sidecar]) -> None:
-        """Read from where the source says; each sidecar must be that of the summary. Sources share what is kept."""
-        self.source, self.shards, self._summary, self._kept = source, shards, summary, kept
-
-    def __call__(self, shard: int) -> Sidecar:
-        """Return the sidecar of a shard."""
-        name = (self.source.name, shard)
-        sidecar = self._kept.get(name)
-        if sidecar is None:
-            sidecar = self._read(shard)
-            self._kept.put(name, sidecar, _memory_of(sidecar))
-            self._kept.trim()
-        return sidecar
-
-    def all(self) -> Iterator[Sidecar]:
-        """Yield the sidecars of all shards in order, without remembering them."""
-        with ThreadPoolExecutor(_THREADS) as pool:
-            for first in range(0, len(self.shards), _AHEAD):  # not all at once: those nobody has taken yet are held
-                yield from pool.map(self._read, range(first, min(first + _AHEAD, len(self.shards))))
-
-    def _read(self, shard: int) -> Sidecar:
-        url = sidecar_url(self.shards, self.shards.paths[shard])
-        mend = index_command(self.source)
-        sidecar = read_sidecar(url, mend=mend, storage_options=self.source.storage_options)
-        if not self._summary.is_of(sidecar, shard):
-            raise StaleSidecarError(
-                f"{shown(url)} is not the sidecar that the summary of {self.source.name!r} was made of; {mend}"
-            )
-        return sidecar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -123,7 +83,7 @@ def catalog_of(sources: Sequence[Source], summaries: Mapping[str, str] | None = 
         load_summary(source, known=one, digest=digests.get(source.name))
         for source, one in zip(ordered, known, strict=True)
     )
-    kept = Shelf[Sidecar](SIDECAR_BYTES, _SIDECARS, bool)  # nothing is to be done to let one go
+    kept = sidecar_shelf()
     return Catalog(
         sources=tuple(ordered),
         sidecars=tuple(
@@ -132,12 +92,6 @@ def catalog_of(sources: Sequence[Source], summaries: Mapping[str, str] | None = 
         ),
         summaries=found,
     )
-
-
-def _memory_of(sidecar: Sidecar) -> int:
-    """Return about how many bytes of memory a sidecar takes: 100 for each key, 8 for each number."""
-    labels = 0 if sidecar.presence is None else 2 * len(sidecar.presence.ids)
-    return 100 * sidecar.num_rows + 8 * (3 * len(sidecar.field) + 2 * sidecar.num_rows + labels)
 
 
 @dataclass(frozen=True)

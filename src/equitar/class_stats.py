@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from equitar.arguments import asked_factor, listed_sources
-from equitar.catalog import Catalog, Repeat, Sidecars, catalog_of, class_counts, row_factors
+from equitar.catalog import Catalog, Repeat, catalog_of, class_counts, row_factors
 from equitar.mix64 import Int64
 from equitar.presence import places_of
 from equitar.repeat import ONE, ClassCounts, Float64, RepeatFactor, class_factors
 from equitar.selection import selection_of
 from equitar.sidecar import Sidecar
+from equitar.sidecars import Sidecars
 from equitar.sources import Source
 from equitar.summary import Summary
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from equitar.catalog import Sidecars
 from equitar.emit import Record
 from equitar.feed import Feed
 from equitar.mix64 import Int64
@@ -22,6 +21,7 @@ from equitar.pipeline import Batches
 from equitar.plan import Plan
 from equitar.reader import open_shards
 from equitar.recipe import Debiased
+from equitar.sidecars import Sidecars
 from equitar.sources import Sample
 from equitar.topology import Topology
 

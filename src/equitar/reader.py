@@ -10,10 +10,10 @@ from collections.abc import Collection
 from typing import TypeAlias
 
 from equitar.ahead import Wanted
-from equitar.catalog import Sidecars
 from equitar.open_shard import OpenShard
 from equitar.opening import LazyRanges, open_ranges
 from equitar.shelf import Shelf
+from equitar.sidecars import Sidecars
 from equitar.sources import Sample
 from equitar.storage import local_path
 

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from equitar.catalog import Catalog, Sidecars, class_counts
+from equitar.catalog import Catalog, class_counts
 from equitar.errors import PlanError
 from equitar.line import Once, Supply
 from equitar.mix64 import Int64
@@ -28,6 +28,7 @@ from equitar.repeat import (
     thresholds_of,
 )
 from equitar.selection import selection_of
+from equitar.sidecars import Sidecars
 
 _MOST_ROWS = 9  # of the table
 
