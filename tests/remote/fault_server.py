@@ -143,10 +143,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _send(self, body: bytes) -> None:
+        with self.site.lock:  # before it is sent: who has it may look at once
+            self.site.sent[self.path.partition("?")[0]] += len(body)
         self.wfile.write(body)
         self.wfile.flush()
-        with self.site.lock:
-            self.site.sent[self.path.partition("?")[0]] += len(body)
 
 
 class _Server(ThreadingHTTPServer):
