@@ -29,7 +29,9 @@ def listed_sources(sources: Source | Iterable[Source]) -> tuple[Source, ...]:
     names = [one.name for one in listed]
     twice = next((name for name in sorted(names) if names.count(name) > 1), None)
     if twice is not None:
-        raise SourceError(f"names of sources must be unique; two are called {twice!r}")
+        raise SourceError(
+            f"names of sources must be unique; two are called {twice!r}; list all URLs of a source in one"
+        )
     return listed
 
 

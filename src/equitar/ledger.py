@@ -226,11 +226,6 @@ def ledgers_of(sources: Source | Iterable[Source]) -> list[Ledger]:
                     f"{shown(first)} and {shard.where} would share the sidecar {shown(shard.sidecar)}; {mend}"
                 )
         ledgers.append(Ledger(source=source, listed=listed, shards=shards, before=_before(source, listed)))
-    twice = [name for name, times in Counter(ledger.source.name for ledger in ledgers).items() if times > 1]
-    if twice:
-        raise SourceError(
-            f"source {twice[0]!r} is given twice but a name stands for one source; list all its urls in one"
-        )
     return ledgers
 
 

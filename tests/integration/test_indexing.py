@@ -480,7 +480,7 @@ def test_two_sources_may_not_share_a_sidecar(tmp_path: Path) -> None:
 
 def test_a_name_stands_for_one_source(five: Source, tmp_path: Path) -> None:
     shard(tmp_path / "other/y.tar", ["1"])
-    with pytest.raises(SourceError, match="'s' is given twice"):
+    with pytest.raises(SourceError, match="two are called 's'; list all URLs"):
         run([five, source_of(tmp_path / "other")])
 
 
