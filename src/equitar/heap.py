@@ -8,9 +8,11 @@ array they let go of; workers that only ever read samples do not.
 
 from __future__ import annotations
 
+import numpy as np
+
 _BLOCK = 31 << 20  # bytes; glibc learns from blocks of up to 32 MB
 
 
 def keep_freed_memory() -> None:
     """Let the allocator keep up to 62 MB that are freed, for the next batch; without glibc, nothing changes."""
-    bytes(_BLOCK)  # freed at once, and never written to
+    np.empty(_BLOCK, np.uint8)  # freed at once, and never written to: a `bytes` would be cleared where it is not the first
