@@ -15,4 +15,6 @@ _BLOCK = 31 << 20  # bytes; glibc learns from blocks of up to 32 MB
 
 def keep_freed_memory() -> None:
     """Let the allocator keep up to 62 MB that are freed, for the next batch; without glibc, nothing changes."""
-    np.empty(_BLOCK, np.uint8)  # freed at once, and never written to: a `bytes` would be cleared where it is not the first
+    np.empty(
+        _BLOCK, np.uint8
+    )  # freed at once, and never written to: a `bytes` would be cleared where it is not the first

@@ -173,7 +173,8 @@ class Texts(Sequence[str]):
     def __getitem__(self, at: int | slice) -> str | list[str]:
         if isinstance(at, slice):
             return list(self)[at]
-        begin, end = self._ends[range(len(self))[at] : range(len(self))[at] + 2].tolist()
+        place = range(len(self))[at]  # which counts from the end, too, and knows where that is
+        begin, end = self._ends[place : place + 2].tolist()
         return self._raw[begin:end].decode("utf-8", "surrogateescape")
 
     def __iter__(self) -> Iterator[str]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -157,10 +156,11 @@ def _read(url: str, source: Source) -> Summary:
             f"{shown(url)} is missing but source {source.name!r} needs this summary; {_mend(source)}"
         ) from error
     name = place_of(url).rpartition("/")[2]
-    digest = summary.digest
-    if digest[:16] != name.removesuffix(".summary.npz").rpartition(".")[2]:
-        raise SidecarError(f"{shown(url)} holds the summary {digest} but its name says another; {_mend(source)}")
-    return replace(summary, file_digest=digest)
+    if str(summary.file_digest)[:16] != name.removesuffix(".summary.npz").rpartition(".")[2]:
+        raise SidecarError(
+            f"{shown(url)} holds the summary {summary.file_digest} but its name says another; {_mend(source)}"
+        )
+    return summary
 
 
 def standing(sources: Iterable[Source], digests: Mapping[str, str]) -> dict[str, str]:

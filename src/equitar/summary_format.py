@@ -85,10 +85,7 @@ class Summary:
     @property
     def digest(self) -> str:
         """What identifies this summary, 32 hex digits."""
-        digest = hashlib.blake2b(digest_size=16)
-        for array in arrays_of(self).values():
-            digest.update(np.array([len(array)], "<i8").tobytes() + array.astype("<i8").tobytes())
-        return digest.hexdigest()
+        return _digest(arrays_of(self))
 
     def is_of(self, sidecar: Sidecar, shard: int) -> bool:
         """Return whether a sidecar is the one of a shard; not only by its digest, which a file may just claim."""
@@ -207,6 +204,13 @@ def arrays_of(summary: Summary) -> Arrays:
     return arrays
 
 
+def _digest(arrays: Arrays) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for array in (arrays[name] for name in (*_ALWAYS, *_LABELS, *_SKIPPED) if name in arrays):
+        digest.update(np.array([len(array)], "<i8").tobytes() + array.astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
 def from_bytes(raw: bytes, *, where: str, mend: str) -> Summary:
     """Return the summary in a file.
 
@@ -230,6 +234,7 @@ def from_bytes(raw: bytes, *, where: str, mend: str) -> Summary:
             label_counts=labels,
             class_names=read_class_names(meta),
             skipped=tuple(unpack_texts(arrays["skipped"], arrays["skip_lengths"])) if "skipped" in arrays else (),
+            file_digest=_digest(arrays),
         )
     except ValueError as error:
         raise SidecarError(f"{where} is damaged: {error}; {mend}") from error
