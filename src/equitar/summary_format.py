@@ -207,7 +207,7 @@ def arrays_of(summary: Summary) -> Arrays:
 def _digest(arrays: Arrays) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for array in (arrays[name] for name in (*_ALWAYS, *_LABELS, *_SKIPPED) if name in arrays):
-        digest.update(np.array([len(array)], "<i8").tobytes() + array.astype("<i8").tobytes())
+        digest.update(len(array).to_bytes(8, "little") + array.astype("<i8").tobytes())
     return digest.hexdigest()
 
 
