@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import json
+import operator
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -138,7 +139,7 @@ def _told(url: str, options: StorageOptions) -> Iterator[Told]:
         raise SourceError(f"{shown(url)} must be {wanted}; it begins with {raw[:40]!r}")
     try:
         yield reader(raw, url)
-    except (KeyError, OverflowError, TypeError, ValueError) as error:
+    except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         if isinstance(error, SourceError):
             raise
         raise SourceError(f"{shown(url)} is not as its tool writes it ({error}); make it anew") from error
@@ -208,13 +209,13 @@ def _energon_index(path: Path, url: str, options: StorageOptions) -> Iterator[To
             has_parts = index.execute("SELECT 1 FROM sqlite_master WHERE name = 'sample_parts'").fetchone() is not None
             for number, entry in enumerate(entries):
                 begun = index.execute(samples, (number,)).fetchall()
-                starts = np.array([one for one, _ in begun], np.int64)
+                starts = np.array([operator.index(one) for one, _ in begun], np.int64)  # 512.7 is no 512
                 rows = index.execute(parts, (number,)).fetchall() if has_parts else []
-                row, offset, size = (np.array([one[at] for one in rows], np.int64) for at in (0, 2, 3))
-                members = Members(row, [one[1] for one in rows], offset, size) if has_parts else None
+                row, offset, size = (np.array([operator.index(one[at]) for one in rows], np.int64) for at in (0, 2, 3))
+                members = Members(row, [str(one[1]) for one in rows], offset, size) if has_parts else None
                 keys = [key for _, key in begun]
                 yield Told(shown(url), place_of(entry.url), len(keys), starts=starts, members=members, keys=keys)
-    except (sqlite3.Error, TypeError) as error:  # a number may be NULL
+    except (sqlite3.Error, TypeError) as error:  # a number may be NULL, text or a fraction
         raise SourceError(f"{shown(url)} is not as `energon prepare` writes it ({error}); run it again") from error
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, TypedDict
 
+from jmespath.exceptions import JMESPathError
+
 from equitar.errors import LabelError
 from equitar.labels import Labels, as_labels, parse_json, parse_label, search
 
@@ -140,7 +142,10 @@ def _row(row: Mapping[str, Any], where: str, *, shown: str, column: str | None) 
     """Return key and labels of one row; nothing where the labels are null, which is as if the row was not there."""
     name = next((one for one in KEYS if one in row), "")
     key = row.get(name)
-    found = row.get(LABELS) if column is None else search(column)(row)
+    try:
+        found = row.get(LABELS) if column is None else search(column)(row)
+    except JMESPathError as error:  # a function of the path got another type than it takes
+        raise LabelError(f"the column {column!r} failed with {str(error)!r} in {where}; change it") from error
     if not isinstance(key, str) or (found is None and column is None and LABELS not in row):
         raise LabelError(f'{where} must be {{"key": "...", "labels": [...]}}; got {shown!r}; mend the file')
     if found is None:

@@ -36,7 +36,7 @@ Missing: TypeAlias = Literal["error", "empty"]
 FUNCTION_MEND = "read such labels with `package.module:function`"
 _WANTED = "a field (`cls`, `txt`), `json:PATH`, `npy` or `package.module:function`"
 
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,99}")  # Python reads no integer of thousands of digits
 _HEXADECIMAL = re.compile(r"[+-]?0[xob][0-9a-f]+", re.IGNORECASE)
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _FIELD = re.compile(r"[^\s:/.][^\s:/]*")

@@ -50,10 +50,13 @@ class Vocabulary:
 
     def __post_init__(self) -> None:
         for what, values, kind in (("id", self.ids, int), ("name", self.names, str)):
-            for value, times in Counter[Any](values).items():
+            for value in values:  # before they are counted, as a list cannot be
                 if not isinstance(value, kind):
                     mend = "`classes` are names in the order of their ids, or a Vocabulary"
                     raise LabelError(f"a class {what} must be {kind.__name__}; got {value!r}; {mend}")
+                if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+                    raise LabelError(f"a class id must fit into 64 bits; got {value}; give it another")
+            for value, times in Counter[Any](values).items():
                 if times > 1 or value == "":
                     mend = "give every class a name of its own"
                     raise LabelError(f"class {what} {value!r} occurs {times} times in the vocabulary; {mend}")

@@ -59,7 +59,9 @@ def read_entries(raw: bytes, path: str, *, part: str | None = None) -> list[Entr
         raise SourceError(f"{shown(path)} must be given with {wanted}; got {part!r}")
     try:
         return list(reader(parsed, folder_of(path), shown(path), part))
-    except (AttributeError, KeyError, TypeError) as error:
+    except SourceError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # also of braces that are not closed
         raise SourceError(f"{shown(path)} must list shards as its tool does; got {error!r}; make it anew") from error
 
 
@@ -86,14 +88,14 @@ def _parsed(raw: bytes, path: str) -> Any:
 
         try:
             return yaml.load(raw, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  (both are safe, one is fast)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, RecursionError, ValueError) as error:
             raise SourceError(f"{shown(path)} is no YAML ({str(error).splitlines()[0]}); make it anew") from error
     if not _OBJECT.match(raw):  # a list of patterns may begin with a brace too
         return None
     lines = [line for line in raw.split(b"\n") if line.strip()]
     try:  # an object on its first line alone, and more of them after it, or one that goes over all lines
         parsed = [json.loads(line) for line in lines] if _is_json(lines[0]) else json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SourceError(f"{shown(path)} is broken JSON ({error}); make it anew") from error
     is_lines = isinstance(parsed, list) and (len(parsed) > 1 or "shard" in parsed[0])
     return parsed if is_lines or isinstance(parsed, dict) else parsed[0]
@@ -102,7 +104,7 @@ def _parsed(raw: bytes, path: str) -> Any:
 def _is_json(text: bytes) -> bool:
     try:
         json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 

@@ -192,6 +192,21 @@ def test_a_wrong_offset_is_told_with_what_is_right(
     assert message in problem
 
 
+@pytest.mark.parametrize("value", ["NULL", "'x'", "x'7a'", "3584.5"])
+@pytest.mark.parametrize("column", ["content_byte_offset", "content_byte_size", "part_name"])
+def test_what_is_no_whole_number_in_an_index_of_energon_is_never_taken_for_one(
+    folder: Folder, column: str, value: str
+) -> None:
+    where = "content_byte_offset = 3584 AND tar_file_id = 0"
+    edit_index(f"UPDATE sample_parts SET {column} = {value} WHERE {where}")(folder.path / ".nv-meta/index.sqlite")
+    if column == "part_name":
+        (problem,) = folder.check(".nv-meta/index.sqlite")
+        assert "'bin' of sample '000001' at byte 3584, 600 bytes long, but" in problem
+    else:
+        with pytest.raises(SourceError, match="is not as `energon prepare` writes it"):
+            folder.check(".nv-meta/index.sqlite")
+
+
 def test_a_shard_that_is_twice_on_a_list_is_named(folder: Folder) -> None:
     lines = (folder.path / "manifest.jsonl").read_text("utf-8")
     (folder.path / "manifest.jsonl").write_text(lines + lines.splitlines()[1], "utf-8")
@@ -258,6 +273,10 @@ def test_a_list_of_patterns_may_still_begin_with_a_brace(tmp_path: Path, monkeyp
         ("sizes.json", '{"x.tar": -1}', "whole numbers .* got -1"),
         ("manifest.jsonl", '{"shard": "x", "num_sequences": 1}\n{"shard": "y"}\n', "line 2 of .* must be"),
         ("info.yaml", "shard_counts: [", "is no YAML"),
+        ("split.yaml:train", "split_parts: {train: ['x{0..1.tar']}\n", r"must list shards .* UnbalancedBracesError"),
+        pytest.param("wids.json", '{"a":' * 100_000, "is broken JSON", id="deep"),
+        pytest.param("info.yaml", "[" * 5_000, "is no YAML", id="deep YAML"),
+        pytest.param("sizes.json", f'{{"x.tar": "{"9" * 5_000}"}}', "must list shards", id="digits"),
     ],
 )
 def test_a_list_that_is_wrong_is_told_with_its_place(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -276,6 +295,7 @@ def test_a_list_that_is_wrong_is_told_with_its_place(tmp_path: Path, name: str, 
         ("x.tar.idx", "1234567", "is not as its tool writes it"),
         ("x.tar.idx", "", "it is empty"),
         ("x_stats.json", '{"count": 1}', "'successes'"),
+        pytest.param("x_stats.json", "[" * 100_000, "is not as its tool writes it", id="deep"),
         ("x.txt", "hello", "must be a list or an index of wids, .* it begins with b'hello'"),
         (".nv-meta/x", "", "must hold .info.json, .info.yaml or index.sqlite"),
     ],

@@ -255,6 +255,26 @@ def test_names_of_classes_that_are_no_texts_are_refused(wrong: Any) -> None:
         Vocabulary(ids=(0,), names=(wrong,))
 
 
+@pytest.mark.parametrize(
+    ("class_id", "message"), [([], r"a class id must be int; got \[\]"), (1 << 63, "a class id must fit into 64 bits")]
+)
+def test_ids_of_categories_that_are_no_ids_are_refused(tmp_path: Path, class_id: Any, message: str) -> None:
+    text = {"images": [], "annotations": [], "categories": [{"id": class_id, "name": "car"}]}
+    with pytest.raises(LabelError, match=message):
+        read_labels(write(tmp_path, "instances.json", text))
+
+
+def test_a_label_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LabelError, match="must be one integer or one name"):
+        read_labels(write(tmp_path, "labels.tsv", f"a\t{'9' * 5_000}"))
+
+
+def test_a_function_in_a_column_that_gets_another_type_says_where(tmp_path: Path) -> None:
+    path = write(tmp_path, "labels.jsonl", '{"key": "a", "labels": [1]}\n{"key": "b", "labels": 1}')
+    with pytest.raises(LabelError, match=r"the column 'max\(labels\)' failed with .* in line 2 of .*labels.jsonl"):
+        read_labels(f"{path}:max(labels)")
+
+
 def test_with_msgspec_only_what_is_read_of_annotations_becomes_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
