@@ -32,6 +32,9 @@ class Split:
     parts: int
 
     def __post_init__(self) -> None:
+        for name, value in (("part", self.part), ("parts", self.parts)):  # a fraction of a part would keep no row
+            if type(value) is not int:
+                raise ValueError(f"`{name}` must be an int; got {value!r}")
         if not 0 <= self.part < self.parts:
             raise ValueError(f"`part` must be in [0, {self.parts}); got {self.part}")
 

@@ -110,3 +110,9 @@ def test_a_loader_takes_whole_numbers(name: str, value: Any) -> None:
     batches = equitar.debiased([A], batch_size=4)
     with pytest.raises(PlanError, match=rf"`{name}` must be an integer >= 0; got {value!r}"):
         equitar.Loader(batches, **{"num_workers": 1, name: value})
+
+
+@pytest.mark.parametrize(("part", "parts"), [(0.5, 2), (0, 2.5), ("0", 2), (True, 2)])
+def test_parts_of_a_split_that_are_no_whole_numbers_are_refused(part: Any, parts: Any) -> None:
+    with pytest.raises(ValueError, match=r"`parts?` must be an int; got"):
+        equitar.split(part, parts)
