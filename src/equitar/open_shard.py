@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Collection
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,8 +27,9 @@ _FEW = 8  # where less than one key of so many is asked for, the others are not 
 
 
 class _Table(NamedTuple):
-    """The member table of a shard as machine integers: compact, and as quick to index as lists."""
+    """The keys of a shard, and its member table as machine integers: compact, and as quick to index as lists."""
 
+    keys: list[str]
     begin: array[int]  # of each row
     length: array[int]  # of each row
     first: array[int]  # member of each row
@@ -65,6 +65,8 @@ class OpenShard:
             SourceError: If it has none of the fields.
         """
         self.url, self.file, self._texts = url, file, sidecar.keys
+        self._keys: list[str] | None = None  # made of texts, and the table of arrays, when they are first needed
+        self._table: _Table | None = None
         wanted = np.array([fields is None or name in fields for name in sidecar.fields], bool)
         if fields and not wanted.any() and sidecar.fields:
             raise SourceError(
@@ -101,12 +103,7 @@ class OpenShard:
         in_rows = self._field.reshape(len(counts), -1)
         return tuple(self._names[one] for one in in_rows[0].tolist()) if (in_rows == in_rows[0]).all() else None
 
-    @cached_property
-    def _keys(self) -> list[str]:
-        return list(self._texts)
-
-    @cached_property
-    def _table(self) -> _Table:
+    def _tabled(self) -> _Table:
         first, start, stop = self._first, self._start, self._stop
         num_rows = len(first) - 1
         begin, end = np.zeros(num_rows, np.int64), np.zeros(num_rows, np.int64)
@@ -114,7 +111,14 @@ class OpenShard:
         begin[has_any], end[has_any] = start[first[:-1][has_any]], stop[first[1:][has_any] - 1]
         of_row = np.repeat(begin, np.diff(first))
         columns = (begin, end - begin, first, self._field, start - of_row, stop - of_row)
-        return _Table(*(array("q", one.astype(np.int64, copy=False).tobytes()) for one in columns))
+        machine = (array("q", one.astype(np.int64, copy=False).tobytes()) for one in columns)
+        self._table = _Table(self._all_keys(), *machine)
+        return self._table
+
+    def _all_keys(self) -> list[str]:
+        if self._keys is None:
+            self._keys = list(self._texts)
+        return self._keys
 
     def sample(self, row: int) -> Sample:
         """Return one sample.
@@ -122,8 +126,8 @@ class OpenShard:
         Raises:
             ShardMismatchError: If the shard ends early.
         """
-        sample: Sample = {"__key__": self._keys[row], "__url__": self.url}
-        begins, lengths, first, field, low, high = self._table
+        keys, begins, lengths, first, field, low, high = self._table or self._tabled()
+        sample: Sample = {"__key__": keys[row], "__url__": self.url}
         begin, length, member = begins[row], lengths[row], first[row]
         if not self.is_whole:
             for one in range(member, first[row + 1]):
@@ -145,7 +149,7 @@ class OpenShard:
 
     def keys(self, rows: Int64) -> list[str]:
         """Return the keys of rows, (n,)."""
-        keys = self._texts if _FEW * len(rows) < len(self._texts) else self._keys
+        keys = self._texts if _FEW * len(rows) < len(self._texts) else self._all_keys()
         return [keys[row] for row in rows.tolist()]
 
     def members(self, rows: Int64) -> tuple[Int64, Int64]:
