@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,30 @@ from equitar.ranges import LocalRanges
 from equitar.reader import Reader
 
 _LARGE = 1 << 15  # bytes of a member: a batch of them is out of the cache before it could be sliced
+
+
+class _Part(NamedTuple):
+    """Neighbouring members of samples, which are read together. Lists: batches take them a slice at a time.
+
+    Attributes:
+        whole: The field, if there is but one: what is read is the member.
+        members: Otherwise each field, and where its members begin and end in what is read.
+        starts: Where each sample is read from.
+        lengths: How many bytes of it.
+    """
+
+    whole: str | None
+    members: list[tuple[str, list[int], list[int]]]
+    starts: list[int]
+    lengths: list[int]
+
+    @staticmethod
+    def of(names: Sequence[str], start: Int64, stop: Int64) -> _Part:
+        """Return the part of some fields, from where their members begin and end, (fields, n) each."""
+        lengths, begins, ends = (stop[-1] - start[0]).tolist(), (start - start[0]).tolist(), (stop - start[0]).tolist()
+        if len(names) == 1:
+            return _Part(names[0], [], start[0].tolist(), lengths)
+        return _Part(None, list(zip(names, begins, ends, strict=True)), start[0].tolist(), lengths)
 
 
 class Alike:
@@ -35,44 +59,43 @@ class Alike:
             row: Row of each sample, (n,).
             layout: The fields of all of them.
         """
-        self._layout = layout
-        self._shard = [shards[one] for one in shard_of.tolist()]
-        self._url = [shard.url for shard in self._shard]
-        self._descriptor = [shard.descriptor for shard in self._shard]
+        self._shards, self._shard_of = shards, shard_of
+        self._url: list[str] = np.array([shard.url for shard in shards], object)[shard_of].tolist()
+        self._descriptor: list[int] = np.array([shard.descriptor for shard in shards])[shard_of].tolist()
         keys = np.empty(len(row), object)
         start, stop = (np.empty((len(layout), len(row)), np.int64) for _ in range(2))  # of each member
         for one in np.unique(shard_of).tolist():
             here = np.flatnonzero(shard_of == one)
             keys[here] = shards[one].keys(row[here])
             start[:, here], stop[:, here] = shards[one].members(row[here])
-        self._key, self._start, self._stop = keys.tolist(), start, stop
+        self._key = keys.tolist()
         is_large = (stop - start).mean(axis=1) >= _LARGE
         edges = np.flatnonzero(is_large[1:] | is_large[:-1]) + 1
-        self._parts = list(pairwise([0, *edges.tolist(), len(layout)]))  # members that are read together
+        self._parts = [
+            _Part.of(layout[low:high], start[low:high], stop[low:high])
+            for low, high in pairwise([0, *edges.tolist(), len(layout)])
+        ]
 
     def columns(self, first: int, last: int) -> dict[str, list[Any]]:
         """Read samples [first, last); see `Block.columns`."""
         batch: dict[str, list[Any]] = {"__key__": self._key[first:last], "__url__": self._url[first:last]}
-        for low, high in self._parts:
-            names, begin = self._layout[low:high], self._start[low, first:last]
-            spans = self._read(low, high, first, last)
-            if len(names) == 1:
-                batch[names[0]] = spans
-                continue
-            starts, stops = (one[low:high, first:last] - begin for one in (self._start, self._stop))
-            for name, begins, ends in zip(names, starts.tolist(), stops.tolist(), strict=True):
-                batch[name] = [span[a:b] for span, a, b in zip(spans, begins, ends, strict=True)]
+        for part in self._parts:
+            spans = self._read(part, first, last)
+            for name, begins, ends in part.members:
+                places = zip(spans, begins[first:last], ends[first:last], strict=True)
+                batch[name] = [span[begin:end] for span, begin, end in places]
+            if part.whole is not None:
+                batch[part.whole] = spans
         return batch
 
-    def _read(self, low: int, high: int, first: int, last: int) -> list[Any]:
-        """Read members [low, high) of samples [first, last), one range each."""
-        start, stop = self._start[low, first:last], self._stop[high - 1, first:last]
-        starts, lengths = start.tolist(), (stop - start).tolist()
+    def _read(self, part: _Part, first: int, last: int) -> list[Any]:
+        """Read a part of samples [first, last), one range each."""
+        starts, lengths = part.starts[first:last], part.lengths[first:last]
         spans: list[Any] = list(map(os.pread, self._descriptor[first:last], lengths, starts))
         if list(map(len, spans)) != lengths:  # read again, for the rest or for the error that says what is wrong
-            shards = self._shard[first:last]
-            spans = [shard.file.read(*one) for shard, *one in zip(shards, starts, lengths, strict=True)]
-        return [memoryview(span) for span in spans] if self._shard[0].has_views else spans
+            files = [self._shards[one].file for one in self._shard_of[first:last].tolist()]
+            spans = [file.read(*one) for file, *one in zip(files, starts, lengths, strict=True)]
+        return [memoryview(span) for span in spans] if self._shards[0].has_views else spans
 
 
 class Block:

@@ -145,7 +145,8 @@ class Emitter:
 
     def _record(self, planned: _Planned, keys: Sequence[str], unread: _Unread) -> Record:
         step, _, places = planned
-        counts = Counter(places.source[places.copy >= 0].tolist())  # padding does not count
+        source = places.source if self.plan.is_whole else places.source[places.copy >= 0]  # padding does not count
+        counts = Counter(source.tolist())
         # With `agree="rank"`, more ranks may have shared this global batch when the epoch began.
         only = self.plan.names[int(places.source[0])] if self.one_source and len(counts) == 1 else None
         named = tuple((self.plan.names[source], count) for source, count in counts.items())

@@ -23,7 +23,7 @@ from equitar.sources import Sample
 
 _GAP = 1 << 16  # bytes between two members up to which one read for both is cheaper than two
 _KEY_BYTES = 100  # about what a key takes in memory
-_FEW = 8  # where less than one key of so many is asked for, the others are not decoded
+_FEW = 16  # as long as less than one key of so many was asked for, the others are not decoded
 
 
 class _Table(NamedTuple):
@@ -66,6 +66,7 @@ class OpenShard:
         """
         self.url, self.file, self._texts = url, file, sidecar.keys
         self._keys: list[str] | None = None  # made of texts, and the table of arrays, when they are first needed
+        self._asked = 0  # keys, one by one
         self._table: _Table | None = None
         wanted = np.array([fields is None or name in fields for name in sidecar.fields], bool)
         if fields and not wanted.any() and sidecar.fields:
@@ -149,7 +150,8 @@ class OpenShard:
 
     def keys(self, rows: Int64) -> list[str]:
         """Return the keys of rows, (n,)."""
-        keys = self._texts if _FEW * len(rows) < len(self._texts) else self._all_keys()
+        self._asked += len(rows)
+        keys = self._texts if _FEW * self._asked < len(self._texts) else self._all_keys()
         return [keys[row] for row in rows.tolist()]
 
     def members(self, rows: Int64) -> tuple[Int64, Int64]:
