@@ -20,7 +20,7 @@ from equitar.plan import Plan
 from equitar.progress import Mark, Progress
 from equitar.recipe import Recipe
 from equitar.repeat import RepeatFactor
-from equitar.shape import Shape, batch_size_then
+from equitar.shape import Shape, batch_size_then, check_integer, check_place
 
 Datasets: TypeAlias = Mapping[str, int | Sized] | Sized
 Labels: TypeAlias = Mapping[str, LabelPresence] | LabelPresence
@@ -69,8 +69,8 @@ class IndexPlan:
         gives_batches: bool,
     ) -> None:
         """Make it; see `equitar.samplers`. It gives batches or single samples."""
-        if (rank is None) != (world_size is None):
-            raise PlanError(f"`rank` and `world_size` go together; got {rank!r} and {world_size!r}")
+        check_integer("seed", seed, 0)
+        check_place(rank, world_size)
         self._recipe, self._batch_size, self._seed = recipe, batch_size, seed
         self._shuffle = _ALL if shuffle is None else shuffle
         self._rank, self._world_size, self._gives_batches = rank, world_size, gives_batches

@@ -22,7 +22,7 @@ from equitar.passes import Walk
 from equitar.plan import Plan
 from equitar.reader import OpenShards, Reader, open_shards
 from equitar.recipe import Recipe
-from equitar.shape import Shape, batch_size_then, check_integer
+from equitar.shape import Shape, batch_size_then, check_integer, check_place
 from equitar.sources import Source, Stage
 from equitar.summary import standing
 from equitar.topology import Topology
@@ -66,13 +66,7 @@ class Order:
         check_integer("batch_size", self.batch_size, 1)
         if self.lanes is not None:
             check_integer("lanes", self.lanes, 1)
-        if (self.rank is None) != (self.world_size is None):
-            raise PlanError(f"`rank` and `world_size` go together; got {self.rank!r} and {self.world_size!r}")
-        if self.rank is not None and self.world_size is not None:
-            check_integer("world_size", self.world_size, 1)
-            check_integer("rank", self.rank, 0)
-            if self.rank >= self.world_size:
-                raise PlanError(f"`rank` must be in [0, {self.world_size}); got {self.rank}")
+        check_place(self.rank, self.world_size)
         asked_factor(self.repeat)
         if isinstance(self.fields, str):
             raise PlanError(f"`fields` must be a collection of names; got the single {self.fields!r}")

@@ -20,6 +20,7 @@ import numpy as np
 from equitar.columns import columns
 from equitar.errors import StageError
 from equitar.mix64 import Int64, Purpose, fold, permutation, text_id
+from equitar.shape import check_integer
 from equitar.sources import Sample
 
 
@@ -83,6 +84,7 @@ def with_partners(
         seed: Seed of the draws, >= 0.
 
     Raises:
+        PlanError: If `count` or `seed` is no integer >= 0.
         StageError: When a batch comes that is too short, or samples without ``__key__``.
 
     >>> def named(sample, partners, rng):
@@ -90,8 +92,8 @@ def with_partners(
     >>> with_partners(1, named)([{"__key__": "a"}, {"__key__": "b"}])
     {'__key__': ['a', 'b'], 'with': [['b'], ['a']]}
     """
-    if count < 0:
-        raise ValueError(f"`count` must be >= 0; got {count}")
+    check_integer("count", count, 0)
+    check_integer("seed", seed, 0)
     return _WithPartners(count, combine, collate, seed)
 
 

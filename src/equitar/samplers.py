@@ -32,7 +32,8 @@ class RepeatFactorSampler(Sampler[int]):
     """Gives each sample of a dataset as often as its repeat factor says (LVIS, arXiv 1908.03195), each rank its share.
 
     An epoch is one pass: every copy comes once over all ranks, but for a remainder of less than a global batch, which is another
-    one in every epoch (see `account`). It advances by itself; a pass that is broken off starts again.
+    one in every epoch (see `account`), and of a copy of each dataset whose factors have no whole number as their sum. It advances
+    by itself; a pass that is broken off starts again.
 
     >>> from equitar.label_presence import LabelRows
     >>> labels = LabelRows.of_sets([[0]] * 99 + [[0, 1]])

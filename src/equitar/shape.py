@@ -60,6 +60,17 @@ def check_integer(name: str, value: object, lowest: int) -> None:
         raise PlanError(f"`{name}` must be an integer >= {lowest}; got {value!r}")
 
 
+def check_place(rank: int | None, world_size: int | None) -> None:
+    """Raise PlanError if a rank is none of the world: it would take another one's share; None of both is to be detected."""
+    if (rank is None) != (world_size is None):
+        raise PlanError(f"`rank` and `world_size` go together; got {rank!r} and {world_size!r}")
+    if rank is not None and world_size is not None:
+        check_integer("world_size", world_size, 1)
+        check_integer("rank", rank, 0)
+        if rank >= world_size:
+            raise PlanError(f"`rank` must be in [0, {world_size}); got {rank}")
+
+
 def batch_size_then(planned_for: int, *, batch_size: int, world_size: int) -> int:
     """Return the samples per rank of so many ranks that share the global batch of now.
 

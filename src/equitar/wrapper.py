@@ -31,6 +31,7 @@ from equitar.errors import PlanError
 from equitar.mix64 import Purpose, fold
 from equitar.progress import Mark, Progress
 from equitar.samplers import DebiasedBatchSampler, RepeatFactorSampler
+from equitar.shape import check_integer, check_place
 
 Ragged: TypeAlias = Literal["pad", "drop", "keep"]
 Item = TypeVar("Item")
@@ -101,10 +102,8 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
             )
         if ragged not in ("pad", "drop", "keep"):
             raise PlanError(f"`ragged` must be 'pad', 'drop' or 'keep'; got {ragged!r}")
-        if seed < 0:
-            raise PlanError(f"`seed` must be >= 0; got {seed!r}")
-        if (rank is None) != (world_size is None):
-            raise PlanError(f"`rank` and `world_size` go together; got {rank!r} and {world_size!r}")
+        check_integer("seed", seed, 0)
+        check_place(rank, world_size)
         self.sampler, self._seed, self._ragged = sampler, seed, ragged
         self._rank, self._world_size = rank, world_size
         self._is_to_be_compared = rank is None  # a given rank may be another one's, looked at from here

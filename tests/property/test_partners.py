@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import equitar
-from equitar.errors import StageError
+from equitar.errors import PlanError, StageError
 from equitar.partners import partners
 from shards import source_of, write_sources
 
@@ -103,7 +103,13 @@ def test_a_batch_without_enough_others_is_an_error() -> None:
     samples = [{"__key__": str(number)} for number in range(3)]
     with pytest.raises(StageError, match="must have more samples than partners; got 3 for 3"):
         equitar.with_partners(3, together)(samples)
-    with pytest.raises(ValueError, match="`count` must be >= 0; got -1"):
-        equitar.with_partners(-1, together)
     with pytest.raises(StageError, match="must have `__key__`"):
         equitar.with_partners(1, together)([{"txt": "a"}, {"txt": "b"}])
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, True])
+def test_a_count_or_seed_that_is_none_is_refused_before_a_batch_comes(count: Any) -> None:
+    with pytest.raises(PlanError, match=f"`count` must be an integer >= 0; got {count}"):
+        equitar.with_partners(count, together)
+    with pytest.raises(PlanError, match=f"`seed` must be an integer >= 0; got {count}"):
+        equitar.with_partners(1, together, seed=count)

@@ -267,6 +267,10 @@ def test_steps_of_an_accumulation_hold_one_dataset() -> None:
             lambda: RepeatFactorSampler(boxes("a", 9), 0.1, rank=1),
             "`rank` and `world_size` go together; got 1 and None",
         ),
+        (lambda: RepeatFactorSampler({"a": 9}, None, rank=2, world_size=2), r"`rank` must be in \[0, 2\); got 2"),
+        (lambda: RepeatFactorSampler({"a": 9}, None, rank=-1, world_size=2), "`rank` .* got -1"),
+        (lambda: DebiasedBatchSampler({"a": 9}, batch_size=2, rank=0, world_size=0), "`world_size` .* got 0"),
+        (lambda: DebiasedBatchSampler({"a": 9}, batch_size=2, seed=1.5), "`seed` .* got 1.5"),  # type: ignore[arg-type]
         (lambda: DebiasedBatchSampler({"a": 9}, batch_size=2, names=["a"]), "`names` must be left out"),
         (
             lambda: DebiasedBatchSampler(boxes("a", 9), batch_size=2, names=["a", "b"]),

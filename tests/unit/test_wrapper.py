@@ -184,7 +184,14 @@ def test_a_length_that_is_not_kept_is_an_error() -> None:
 
 @pytest.mark.parametrize(
     ("how", "message"),
-    [({"ragged": "cut"}, "got 'cut'"), ({"seed": -1}, "got -1"), ({"world_size": 2}, "go together; got None and 2")],
+    [
+        ({"ragged": "cut"}, "got 'cut'"),
+        ({"seed": -1}, "got -1"),
+        ({"world_size": 2}, "go together; got None and 2"),
+        ({"rank": 2, "world_size": 2}, r"`rank` must be in \[0, 2\); got 2"),
+        ({"rank": -1, "world_size": 2}, "`rank` must be an integer >= 0; got -1"),
+        ({"rank": 0, "world_size": 0}, "`world_size` must be an integer >= 1; got 0"),
+    ],
 )
 def test_wrong_arguments_are_refused(how: dict[str, Any], message: str) -> None:
     with pytest.raises(PlanError, match=message):
