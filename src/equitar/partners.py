@@ -1,7 +1,7 @@
 """Which samples does one go together with? Mosaic, mixup and copy-paste make one sample of several.
 
 Partners come from the batch itself: nothing is read for them, they have the source of the batch where it has one, and no two of
-them are copies of one sample. They lie on a ring, in an order drawn from the keys of the batch:
+them are copies of one sample (but for the padding of `exact`, which is for validation). They lie on a ring, in an order drawn from the keys of the batch:
 
     ring     c  a  d  b           each sample goes together with the `count` that follow it,
     of two   a:d,b  b:c,a  ...    so each is a partner `count` times, and all appear equally often
