@@ -41,10 +41,12 @@ class _Part(NamedTuple):
     @staticmethod
     def of(names: Sequence[str], start: Int64, stop: Int64) -> _Part:
         """Return the part of some fields, from where their members begin and end, (fields, n) each."""
-        lengths, begins, ends = (stop[-1] - start[0]).tolist(), (start - start[0]).tolist(), (stop - start[0]).tolist()
+        begin = start[0]
+        starts, lengths = begin.tolist(), (stop[-1] - begin).tolist()
         if len(names) == 1:
-            return _Part(names[0], [], start[0].tolist(), lengths)
-        return _Part(None, list(zip(names, begins, ends, strict=True)), start[0].tolist(), lengths)
+            return _Part(names[0], [], starts, lengths)
+        members = zip(names, (start - begin).tolist(), (stop - begin).tolist(), strict=True)
+        return _Part(None, list(members), starts, lengths)
 
 
 class Alike:

@@ -116,7 +116,7 @@ def _told(url: str, options: StorageOptions) -> Iterator[Told]:
         return
     if local is None and place_of(url).endswith(".sqlite"):
         ranges = RemoteRanges(url, options=options, retries=Retries(), size=None, wrong_size=partial(_changed, url))
-        with tempfile.NamedTemporaryFile(suffix=".sqlite") as copy:
+        with closing(ranges), tempfile.NamedTemporaryFile(suffix=".sqlite") as copy:
             ranges.copy_to(cast("BinaryIO", copy))
             copy.flush()
             yield from _energon_index(Path(copy.name), url, options)
