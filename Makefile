@@ -25,7 +25,7 @@ test: $(STAMP)  ## run all tests
 
 # An environment of its own: open_clip pins an older webdataset, and torchvision must fit torch.
 test-open-clip: $(OPEN_CLIP)/.installed  ## run open_clip's own training, and the pipeline's tests with the webdataset it pins
-	$(OPEN_CLIP)/bin/python -m pytest tests/integration/test_open_clip.py tests/integration/test_pipeline.py $(PYTEST_ARGS)
+	$(OPEN_CLIP)/bin/python -m pytest tests/system/test_open_clip.py tests/loading/test_batches.py $(PYTEST_ARGS)
 
 fuzz: $(STAMP)  ## put 200,000 mutated tars and sidecars through builder and readers
 	PYTHONPATH=tests $(BIN)/python tests/fuzz/fuzz_tars.py

@@ -20,7 +20,8 @@ from typing import Any
 import webdataset as wds
 
 import equitar
-from equitar import block, emit
+from equitar.loading import emitter
+from equitar.reading import block
 from measure import FIELDS, Book, Corpus, corpus, print_table, setting
 
 SIZES = ("4 KB", "60 KB")
@@ -53,7 +54,7 @@ def of_ours(found: Corpus) -> tuple[int, Costs]:
     batches.plan(0)
     clock: Costs = {}
     with (
-        timed(clock, "plan", emit.Emitter, "_planned"),
+        timed(clock, "plan", emitter.Emitter, "_planned"),
         timed(clock, "look up", block.Block, "__init__"),
         timed(clock, "columns", block.Block, "columns"),
         timed(clock, "read", block.Alike, "_read"),

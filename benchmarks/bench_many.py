@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import equitar
-from equitar.dask_executor import DaskExecutor
+from equitar.indexing.executors import DaskExecutor
 from measure import Book, cases_apart, in_own_process, parser_of, peak, print_figures
 
 JOBS = 2

@@ -21,7 +21,7 @@ from pathlib import Path
 import webdataset as wds
 
 import equitar
-from equitar.sidecar import read_sidecar
+from equitar.sidecars.sidecar import read_sidecar
 from measure import Book, parser_of, print_figures
 
 SIZES = {"4 KB": 4_096, "60 KB": 61_440, "300 KB": 300_000, "1 MB": 1_000_000, "5 MB": 5_000_000}

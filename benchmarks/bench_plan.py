@@ -41,21 +41,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import equitar
-from equitar.clock import Position
-from equitar.counting import count_classes
-from equitar.label_presence import collected
-from equitar.line import Supply
-from equitar.order import Order, Prepared
-from equitar.passes import Walk
-from equitar.plan import Plan
+from equitar.loading.position import Position
+from equitar.loading.request import Order, Prepared
+from equitar.loading.state import check_state, position_in, state_of, walk_in
+from equitar.planning.passes import Walk
+from equitar.planning.plan import Plan
+from equitar.planning.recipes import Debiased, Mixed, Recipe
+from equitar.planning.repeat_factors import RepeatFactor, class_factors, count_classes, sample_factors
+from equitar.planning.supply import Supply
 from equitar.presence import Presence
-from equitar.recipe import Debiased, Mixed, Recipe
-from equitar.repeat import RepeatFactor, class_factors, sample_factors
-from equitar.sidecar import sidecar_of, sidecar_url, write_sidecar
-from equitar.state import check_state, position_in, state_of, walk_in
-from equitar.storage import expand
-from equitar.summary import Summary, summary_of, write_summary
-from equitar.tar import MemberTable
+from equitar.samplers.label_rows import collected
+from equitar.sidecars.sidecar import sidecar_of, write_sidecar
+from equitar.sidecars.summary import Summary, summary_of, write_summary
+from equitar.storage.listing import expand, sidecar_url
+from equitar.tar.table import MemberTable
 from measure import Book, cases_apart, in_own_process, parser_of, peak, print_figures
 
 SHARES = (4, 3, 2, 1)  # tenths of the samples

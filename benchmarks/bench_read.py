@@ -23,8 +23,8 @@ import numpy as np
 import webdataset as wds
 
 import equitar
-from equitar.catalog import Catalog, catalog_of
-from equitar.reader import Reader, open_shards
+from equitar.reading.reader import Reader, open_shards
+from equitar.sidecars.catalog import Catalog, catalog_of
 from measure import FIELDS, SIZES, SPEED, Book, Corpus, alternate, corpus, samples_in, setting
 
 

@@ -16,16 +16,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from equitar.catalog import Catalog
-from equitar.clock import Position
-from equitar.line import Supply
-from equitar.mix64 import Int64
-from equitar.order import Order, Prepared
-from equitar.passes import Walk
-from equitar.plan import Plan
-from equitar.recipe import Debiased
-from equitar.repeat import ONE
-from equitar.state import State, check_state, position_in, state_of, walk_in
+from equitar.arrays import Int64
+from equitar.loading.position import Position
+from equitar.loading.request import Order, Prepared
+from equitar.loading.state import State, check_state, position_in, state_of, walk_in
+from equitar.planning.passes import Walk
+from equitar.planning.plan import Plan
+from equitar.planning.recipes import Debiased
+from equitar.planning.repeat_factors import ONE
+from equitar.planning.supply import Supply
+from equitar.sidecars.catalog import Catalog
 from measure import Book, parser_of, print_figures
 
 BATCH_SIZE, RANKS, LANES, SHUFFLE = 64, 8, 4, 5000

@@ -53,7 +53,9 @@ def drawing(case: Case) -> float:
 def measured(*words: Any) -> dict[str, float]:
     """Return what one dataset takes in this process."""
     case = Case(*words)
-    from equitar.label_presence import LabelRows  # before torch: what labels take must not hide below what it takes
+    from equitar.samplers.label_rows import (
+        LabelRows,  # before torch: what labels take must not hide below what it takes
+    )
 
     found, begin = {"libraries MB": peak()}, time.perf_counter()
     rows = LabelRows.of_sets(label_sets(case))
@@ -63,7 +65,7 @@ def measured(*words: Any) -> dict[str, float]:
         "peak MB": peak(),
     }
 
-    from equitar.samplers import RepeatFactorSampler
+    from equitar.samplers.samplers import RepeatFactorSampler
 
     with_torch, begin = peak(), time.perf_counter()
     sampler = RepeatFactorSampler(rows, 1e-2, rank=0, world_size=8, batch_size=16)

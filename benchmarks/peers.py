@@ -19,8 +19,8 @@ import webdataset as wds
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import equitar
-from equitar.catalog import catalog_of
-from equitar.reader import Reader, open_shards
+from equitar.reading.reader import Reader, open_shards
+from equitar.sidecars.catalog import catalog_of
 from measure import FIELDS, Corpus, as_it_is, dict_of_lists
 
 NUM_WORKERS = 2

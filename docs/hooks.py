@@ -9,7 +9,7 @@ import click
 from click.testing import CliRunner
 from mkdocs.exceptions import PluginError
 
-from equitar.cli import main
+from equitar.cli.app import main
 
 _WIDTH = 88  # columns of the help on the page
 _COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)

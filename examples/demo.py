@@ -19,7 +19,7 @@ from pathlib import Path
 
 import demo_shards
 import equitar
-from equitar.cli_words import table
+from equitar.text import table
 
 BATCH_SIZE = 32
 THRESHOLD = 0.1  # classes that fewer than a tenth of the digits have are repeated

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from equitar.detect import consumer, detect_ranks, detect_workers
-from equitar.topology import Topology
+from equitar.ranks import Topology, consumer, detect_ranks, detect_workers
 
 KNOWN: dict[str, tuple[dict[str, str], tuple[int, int]]] = {
     "a single process": ({}, (0, 1)),
@@ -87,6 +86,6 @@ def test_a_consumer_is_its_rank_and_worker() -> None:
 
 
 def test_detecting_loads_no_torch() -> None:
-    code = "import sys; from equitar.detect import *; detect_ranks(); detect_workers(); print('torch' in sys.modules)"
+    code = "import sys; from equitar.ranks import *; detect_ranks(); detect_workers(); print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equitar.mix64 import Purpose, draws, fold, multiply_shift, permutation, text_id
+from equitar.rng import Purpose, draws, fold, multiply_shift, permutation, text_id
 
 MASK = (1 << 64) - 1
 

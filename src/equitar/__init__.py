@@ -11,11 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from equitar.benching import bench
-    from equitar.build import debiased, exact, mixed
-    from equitar.catalog import catalog_of
-    from equitar.class_stats import stats
-    from equitar.damage import write_exclusions
+    from equitar.benchmarking.bench import bench
     from equitar.errors import (
         LabelError,
         MissingShardError,
@@ -30,43 +26,46 @@ if TYPE_CHECKING:
         StorageError,
         WorkerError,
     )
-    from equitar.estimates import dry_run
-    from equitar.in_turn import check_order
-    from equitar.indexing import check, index, summarize
-    from equitar.label_files import labels_from_file, labels_from_sidecars
-    from equitar.label_presence import LabelPresence, LabelRows
-    from equitar.loader import Loader
-    from equitar.parquet_export import export
-    from equitar.partners import with_partners
-    from equitar.pipeline import Batches
-    from equitar.plan_preview import emissions, preview
-    from equitar.repeat import RepeatFactor
-    from equitar.report_page import report
-    from equitar.samplers import DebiasedBatchSampler, RepeatFactorSampler
+    from equitar.indexing.estimate import dry_run
+    from equitar.indexing.index import check, index, summarize
+    from equitar.loading.batches import Batches
+    from equitar.loading.builders import debiased, exact, mixed
+    from equitar.loading.collate import with_partners
+    from equitar.loading.loader import Loader
+    from equitar.loading.stages import batched_by_source, check_order, read, repeats, shuffled, slices
+    from equitar.planning.repeat_factors import RepeatFactor
+    from equitar.planning.weights import BySamples, Passes, Temperature, ZeroVL
+    from equitar.reporting.page import report
+    from equitar.reporting.parquet import export
+    from equitar.reporting.preview import emissions, preview
+    from equitar.reporting.stats import stats
+    from equitar.samplers.distributed import DistributedSamplerWrapper
+    from equitar.samplers.label_files import labels_from_file, labels_from_sidecars
+    from equitar.samplers.label_rows import LabelPresence, LabelRows
+    from equitar.samplers.samplers import DebiasedBatchSampler, RepeatFactorSampler
+    from equitar.sidecars.catalog import catalog_of
+    from equitar.sidecars.selection import write_exclusions
     from equitar.sources import Cache, Retries, Source, split
-    from equitar.stages import batched_by_source, read, repeats, shuffled, slices
-    from equitar.streamed import tar_samples
-    from equitar.weights import BySamples, Passes, Temperature, ZeroVL
-    from equitar.wrapper import DistributedSamplerWrapper
+    from equitar.tar.stream import tar_samples
 
 # Loaded when first used: torch and webdataset take seconds, which `equitar index` has no use for.
 _HOME = {
-    "Batches": "pipeline",
-    "BySamples": "weights",
+    "Batches": "loading.batches",
+    "BySamples": "planning.weights",
     "Cache": "sources",
-    "DebiasedBatchSampler": "samplers",
-    "DistributedSamplerWrapper": "wrapper",
+    "DebiasedBatchSampler": "samplers.samplers",
+    "DistributedSamplerWrapper": "samplers.distributed",
     "LabelError": "errors",
-    "LabelPresence": "label_presence",
-    "LabelRows": "label_presence",
-    "Loader": "loader",
+    "LabelPresence": "samplers.label_rows",
+    "LabelRows": "samplers.label_rows",
+    "Loader": "loading.loader",
     "MissingShardError": "errors",
-    "Passes": "weights",
+    "Passes": "planning.weights",
     "PlanError": "errors",
     "ReadOnlyError": "errors",
-    "RepeatFactor": "repeat",
+    "RepeatFactor": "planning.repeat_factors",
     "Retries": "sources",
-    "RepeatFactorSampler": "samplers",
+    "RepeatFactorSampler": "samplers.samplers",
     "ShardError": "errors",
     "ShardMismatchError": "errors",
     "SidecarError": "errors",
@@ -75,35 +74,35 @@ _HOME = {
     "StageError": "errors",
     "StaleSidecarError": "errors",
     "StorageError": "errors",
-    "Temperature": "weights",
+    "Temperature": "planning.weights",
     "WorkerError": "errors",
-    "ZeroVL": "weights",
-    "batched_by_source": "stages",
-    "bench": "benching",
-    "catalog_of": "catalog",
-    "check": "indexing",
-    "check_order": "in_turn",
-    "debiased": "build",
-    "dry_run": "estimates",
-    "emissions": "plan_preview",
-    "exact": "build",
-    "export": "parquet_export",
-    "index": "indexing",
-    "labels_from_file": "label_files",
-    "labels_from_sidecars": "label_files",
-    "mixed": "build",
-    "preview": "plan_preview",
-    "read": "stages",
-    "repeats": "stages",
-    "report": "report_page",
-    "shuffled": "stages",
-    "slices": "stages",
+    "ZeroVL": "planning.weights",
+    "batched_by_source": "loading.stages",
+    "bench": "benchmarking.bench",
+    "catalog_of": "sidecars.catalog",
+    "check": "indexing.index",
+    "check_order": "loading.stages",
+    "debiased": "loading.builders",
+    "dry_run": "indexing.estimate",
+    "emissions": "reporting.preview",
+    "exact": "loading.builders",
+    "export": "reporting.parquet",
+    "index": "indexing.index",
+    "labels_from_file": "samplers.label_files",
+    "labels_from_sidecars": "samplers.label_files",
+    "mixed": "loading.builders",
+    "preview": "reporting.preview",
+    "read": "loading.stages",
+    "repeats": "loading.stages",
+    "report": "reporting.page",
+    "shuffled": "loading.stages",
+    "slices": "loading.stages",
     "split": "sources",
-    "stats": "class_stats",
-    "summarize": "indexing",
-    "tar_samples": "streamed",
-    "with_partners": "partners",
-    "write_exclusions": "damage",
+    "stats": "reporting.stats",
+    "summarize": "indexing.index",
+    "tar_samples": "tar.stream",
+    "with_partners": "loading.collate",
+    "write_exclusions": "sidecars.selection",
 }
 
 __all__ = [

@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from equitar.mix64 import Int64
+from equitar.arrays import Int64
 
 _DENSE = 1 << 16  # ids that a table may have room for
 

@@ -3,6 +3,10 @@
 Asked in this order: torch.distributed if it is initialised; RANK with WORLD_SIZE (torchrun); NODE_RANK, LOCAL_RANK and
 WORLD_SIZE (Lightning's launcher); the SLURM step, SLURM_PROCID of SLURM_STEP_NUM_TASKS (a job allocation alone is one
 process); the MPI variables of Open MPI and of MPICH. What contradicts itself is an error, not rank 0.
+
+Who consumes? One rank of a world, and within it the workers of a DataLoader.
+
+Do all ranks have the same? Asked once, before the first step: ranks that differ overlap, or wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -10,15 +14,82 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from equitar.errors import PlanError
-from equitar.topology import Topology
+
+_MOMENT = 0.02  # seconds
+
+
+def compare_over_ranks(digest: str, world_size: int, *, what: str, mend: str) -> None:
+    """Raise PlanError if ranks have different digests, where they can be asked.
+
+    Args:
+        digest: What must be equal.
+        world_size: Ranks that share the data; if these are not all of the process group, nothing is asked.
+        what: What it is the digest of.
+        mend: What to do.
+    """
+    distributed = _process_groups()
+    if distributed is None or distributed.get_world_size() != world_size:
+        return
+    found: list[Any] = [None] * world_size
+    distributed.all_gather_object(found, digest)
+    different = [rank for rank, one in enumerate(found) if one != found[0]]
+    if different:
+        raise PlanError(f"all ranks must have the same {what}; rank {different[0]} has another than rank 0: {mend}")
+
+
+def let_collectives_end() -> None:
+    """Wait a moment before workers are forked, where ranks talk to each other.
+
+    Workers forked right after a collective of gloo were seen to hang within the fork, in CPython 3.11. As far as could be seen,
+    its thread still held a lock of the interpreter, which the child takes before it makes it anew.
+    """
+    if _process_groups() is not None:
+        time.sleep(_MOMENT)
+
+
+def _process_groups() -> Any:
+    """Return `torch.distributed` where a process group exists, otherwise None. Never imports torch: commands do without it."""
+    distributed = sys.modules.get("torch.distributed")
+    return (
+        distributed if distributed is not None and distributed.is_available() and distributed.is_initialized() else None
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """The place of one consumer. Constructible in a test without any process.
+
+    Attributes:
+        rank: Which data-parallel process, in [0, world_size).
+        world_size: Number of data-parallel processes, >= 1.
+        worker: Which DataLoader worker of this rank, in [0, max(1, num_workers)).
+        num_workers: DataLoader workers of each rank, >= 0; 0 reads in the main process.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    worker: int = 0
+    num_workers: int = 0
+
+    def __post_init__(self) -> None:
+        if self.world_size < 1:
+            raise ValueError(f"`world_size` must be >= 1; got {self.world_size}")
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"`rank` must be in [0, {self.world_size}); got {self.rank}")
+        if self.num_workers < 0:
+            raise ValueError(f"`num_workers` must be >= 0; got {self.num_workers}")
+        if not 0 <= self.worker < max(1, self.num_workers):
+            raise ValueError(f"`worker` must be in [0, {max(1, self.num_workers)}); got {self.worker}")
+
 
 logger = logging.getLogger("equitar")
-
 _RESHARDING = frozenset(("IterableDatasetShard", "DataLoaderDispatcher"))
-
 _PAIRS = (
     ("torchrun", "RANK", "WORLD_SIZE"),
     ("SLURM step", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),

@@ -1,22 +1,25 @@
-"""What does a user mix? Sources: named sets of tar shards, with what belongs to each of them."""
+"""What does a user mix? Sources: named sets of tar shards, with what belongs to each of them.
+
+What does a user do about it? The command that errors advise.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from equitar.errors import SourceError
-from equitar.mix64 import Purpose, draws, fold, text_id
-from equitar.redact import shown
+from equitar.rng import Purpose, draws, fold, text_id
+from equitar.urls import shown
 
 if TYPE_CHECKING:
-    from equitar.mix64 import UInt64
+    from equitar.arrays import UInt64
 
 Sample: TypeAlias = dict[str, Any]
 Stage: TypeAlias = Callable[[Iterable[Any]], Iterable[Any]]
-
 _SUMMARY = re.compile(r".*\.summary\.(?:json|npz)(?:\?.*)?", re.DOTALL)
 
 
@@ -192,3 +195,59 @@ class Source:
         ]
         more += [f"keep={self.keep!r}"] if self.keep is not None else []
         return f"Source({', '.join([repr(self.name), urls, *more])})"
+
+
+def listed_sources(sources: Source | Iterable[Source]) -> tuple[Source, ...]:
+    """Return the sources of an argument that takes one or many, in its order.
+
+    Raises:
+        SourceError: If it holds anything else, or two of one name.
+    """
+    if isinstance(sources, str | Mapping) or not isinstance(sources, Source | Iterable):
+        raise SourceError(f"`sources` must be a list of equitar.Source; got {sources!r:.80}")
+    listed = (sources,) if isinstance(sources, Source) else tuple(sources)
+    for one in listed:
+        if not isinstance(one, Source):
+            raise SourceError(f"`sources` must be a list of equitar.Source; got {one!r:.80} in it")
+    names = [one.name for one in listed]
+    twice = next((name for name in sorted(names) if names.count(name) > 1), None)
+    if twice is not None:
+        raise SourceError(
+            f"names of sources must be unique; two are called {twice!r}; list all URLs of a source in one"
+        )
+    return listed
+
+
+def index_command(source: Source, *, label_spec: str = "") -> str:
+    r"""Return the command that indexes a source, as an advice.
+
+    Args:
+        source: The source.
+        label_spec: How its labels were made, as its sidecars say it.
+
+    >>> index_command(Source("cc3m", "/data/cc3m-{000000..000331}.tar"))
+    "run `equitar index 'cc3m=/data/cc3m-{000000..000331}.tar'`"
+    >>> index_command(Source("a", "a.tar"), label_spec="labels.tsv\nfrom=0123\nmissing=empty")
+    'run `equitar index a=a.tar --labels-from labels.tsv --missing empty`'
+    """
+    urls = [source.urls] if isinstance(source.urls, str) else list(source.urls)
+    words = ["equitar", "index", *(f"{source.name}={shown(url)}" for url in urls[:3])]
+    words += ["--root", shown(source.root)] if source.root else []
+    words += ["--sidecars", shown(source.sidecars)] if source.sidecars else []
+    words += _label_words(label_spec)
+    more = f" (and {len(urls) - 3} more patterns)" if len(urls) > 3 else ""
+    return f"run `{shlex.join(words)}`{more}"
+
+
+def _label_words(label_spec: str) -> list[str]:
+    """Return the options that make labels as a sidecar says they were made."""
+    spec, *more = label_spec.split("\n")
+    if not spec:
+        return []
+    names = {line.partition("=")[0] for line in more}
+    words = ["--labels-from" if "from" in names else "--labels", spec]
+    words += ["--missing", "empty"] if "missing" in names else []
+    return words + (["--classes", "FILE"] if "classes" in names else [])
+
+
+StorageOptions: TypeAlias = Mapping[str, Any] | None

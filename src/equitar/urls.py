@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
+
+from equitar.errors import SourceError
 
 _USER = re.compile(r"(?<=://)[^/@\s'\"]*@")
 _QUERY = re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"]*")
@@ -62,3 +65,44 @@ def _texts(value: Any) -> list[str]:
         return [value] if len(value) >= _SHORTEST else []
     inner = list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else []
     return [text for one in inner for text in _texts(one)]
+
+
+def local_path(url: str) -> str | None:
+    """Return the path of a local file, None for any other URL.
+
+    >>> local_path("a/x.tar"), local_path("file:///a/x.tar"), local_path("s3://a/x.tar")
+    ('a/x.tar', '/a/x.tar', None)
+    """
+    if url.startswith("file:") and "::" not in url:
+        path = url[len("file:") :]
+        return "/" + path[2:].partition("/")[2] if path.startswith("//") else path
+    return None if "://" in url or "::" in url or url.startswith("pipe:") else url
+
+
+def place_of(url: str) -> str:
+    """Return what locates a shard, in one spelling: an absolute path, or a URL without chain and query.
+
+    Raises:
+        SourceError: If it is a ``pipe:`` whose command names no tar.
+
+    >>> place_of("file:///d/../a/x.tar"), place_of("pipe:curl -s https://host/a/x.tar | cat")
+    ('/a/x.tar', 'https://host/a/x.tar')
+    """
+    if url.startswith("pipe:"):  # the last tar that the command names
+        named = re.findall(r"[^\s'\"|;&<>]+\.tar(?:\.gz)?(?=[\s'\"|;&<>?]|$)", url[len("pipe:") :])
+        if not named:
+            raise SourceError(
+                f"{shown(url)!r} names no .tar, but a shard is identified by its path; list it by another URL"
+            )
+        return place_of(named[-1])
+    local = local_path(url)
+    if local is not None:
+        # `resolve` follows links, and a shard is called what its user calls it.
+        return os.path.abspath(local)  # noqa: PTH100
+    inner = url.rpartition("::")[2]
+    return (inner.partition("?")[0] if inner.startswith(("http:", "https:")) else inner).rstrip("/")
+
+
+def join(root: str, path: str) -> str:
+    """Return a path below a root, whether that is a folder or a URL."""
+    return f"{root.rstrip('/')}/{path}"

@@ -17,17 +17,15 @@ import webdataset as wds
 from click.testing import CliRunner, Result
 
 import equitar
-from equitar.bench_parts import Profile, profile_into
-from equitar.bench_plain import PlainBatches, plain_sources
-from equitar.bench_runs import FirstSteps
-from equitar.cli import main
+from equitar.benchmarking.contenders import FirstSteps, PlainBatches, plain_sources
+from equitar.benchmarking.profiler import Profile, Stopwatch, profile_into
+from equitar.cli.app import main
 from equitar.errors import PlanError
-from equitar.loader import Loader
-from equitar.pipeline import Batches
-from equitar.reader import Reader
+from equitar.loading.batches import Batches
+from equitar.loading.loader import Loader
+from equitar.reading.reader import Reader
 from equitar.sources import Sample, Source
-from equitar.stopwatch import Stopwatch
-from shards import flat, indexed, let_webdataset_close, write_source, write_sources
+from helpers.shards import flat, indexed, let_webdataset_close, write_source, write_sources
 
 # webdataset leaves the shard open at which it is broken off.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")

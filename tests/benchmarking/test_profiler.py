@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equitar.stopwatch import OWN, REST, Part, Stopwatch
+from equitar.benchmarking.profiler import OWN, REST, Part, Stopwatch
 
 PARTS = [OWN, REST, Part(None, "collate"), Part("a", "read"), Part("b", "read"), Part("a", "stage", "decode")]
 

@@ -13,7 +13,7 @@ import pytest
 
 import measure
 import plots
-from shards import let_webdataset_close
+from helpers.shards import let_webdataset_close
 
 # webdataset leaves its files to the collector
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")

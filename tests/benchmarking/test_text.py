@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from equitar.bench_result import Bench, Group, PartTime, ShardTime, SourceTime, Speed
-from equitar.bench_text import bench_text
-from equitar.bench_words import conclusions
+from equitar.benchmarking.result import Bench, Group, PartTime, ShardTime, SourceTime, Speed
+from equitar.benchmarking.text import bench_text, conclusions
 
 
 def source(name: str = "a", *, samples: int = 100, first: float = 0.0, **ms: float) -> SourceTime:

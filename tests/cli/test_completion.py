@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from equitar.cli import main
+from equitar.cli.app import main
 
 
 def completed(words: str, folder: Path) -> list[str]:

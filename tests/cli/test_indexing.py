@@ -14,12 +14,13 @@ from click.testing import CliRunner, Result
 
 import equitar as package
 from equitar import cli as equitar_cli
-from equitar.cli import debug_option, main, parse_sources
+from equitar.cli.app import main
+from equitar.cli.options import debug_option, parse_sources
 from equitar.errors import SourceError
-from equitar.sidecar import read_sidecar
+from equitar.sidecars.sidecar import read_sidecar
+from equitar.sidecars.summary import load_summary
 from equitar.sources import Source
-from equitar.summary import load_summary
-from odd_tars import END, member
+from helpers.odd_tars import END, member
 
 
 def shard(path: Path, *labels: str) -> str:
@@ -161,7 +162,7 @@ def test_a_reader_that_has_enough_is_no_error(five: str) -> None:
     """As in `equitar ... | head`: nothing is said, least of all in the middle of what was asked for."""
     equitar("index", f"s={five}")
     words = [sys.executable, "-m", "equitar.cli", "plan", f"s={five}", "--batch-size", "1", "--steps", "20000"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(equitar_cli.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(equitar_cli.__file__).parents[2])}
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([*words, "--json", "--samples"], env=environment, **pipes) as process:
         assert process.stdout is not None
@@ -251,7 +252,7 @@ def test_a_process_of_its_own_finds_a_function_in_the_folder_it_is_in(five: str,
         text=True,
         check=False,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(equitar_cli.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(equitar_cli.__file__).parents[2])},
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines()[1].split()[:4] == ["big", "5", "0", "10"]

@@ -14,13 +14,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 import equitar
-from equitar.build import debiased
-from equitar.cli import main
-from equitar.loader import Loader
-from equitar.plan_preview import emissions
+from equitar.cli.app import main
+from equitar.loading.builders import debiased
+from equitar.loading.loader import Loader
+from equitar.reporting.preview import emissions
 from equitar.sources import Source
-from odd_tars import END, member
-from shards import write_source
+from helpers.odd_tars import END, member
+from helpers.shards import write_source
 
 TRAINING = """
 import equitar

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "captions_csv.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "captions_csv.py"
 
 
 @pytest.mark.distributed

@@ -13,7 +13,7 @@ import pytest
 
 import demo_shards
 import equitar
-from pages import write_digits
+from helpers.pages import write_digits
 
 EXAMPLES = Path(demo_shards.__file__).parent
 

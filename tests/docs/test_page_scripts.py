@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import equitar
-from pages import python_blocks, write_digits
-from shards import let_webdataset_close
+from helpers.pages import python_blocks, write_digits
+from helpers.shards import let_webdataset_close
 
 
 @pytest.fixture(scope="module")

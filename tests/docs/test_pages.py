@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.pages import run_page
+from helpers.page_runner import run_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [

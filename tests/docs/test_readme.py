@@ -10,7 +10,7 @@ import pytest
 import webdataset as wds
 
 import equitar
-from shards import third, write_tars
+from helpers.shards import third, write_tars
 
 CLASSES = ("person", "cat", "dog")
 README = Path(__file__).parents[2] / "README.md"

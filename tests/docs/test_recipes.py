@@ -14,14 +14,14 @@ import pytest
 import torch
 
 import equitar
-from pages import EXAMPLES, is_part_of, python_blocks, write_digits
+from helpers.pages import EXAMPLES, is_part_of, python_blocks, write_digits
 
 SCRIPT_OF = {
     "recipes/ddp.md": "ddp_contrastive",
     "recipes/detection.md": "detection",
     "recipes/hugging_face.md": "hf_trainer accelerate_loop",
     "recipes/lightning.md": "lightning_clip",
-    "recipes/open_clip.md": "open_clip_data",  # run by tests/integration/test_open_clip.py
+    "recipes/open_clip.md": "open_clip_data",  # run by tests/system/test_open_clip.py
 }
 BATCH = re.compile(r"^rank (\d) epoch (\d) step (\d+) (\w+) (.*)$", re.MULTILINE)
 STEP = re.compile(r"step +(\d+) (\w+) +loss ([\d.]+)")

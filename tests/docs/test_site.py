@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 import equitar
-from equitar import sidecar, summary_format
-from equitar.cli import main
+from equitar.cli.app import main
+from equitar.sidecars.store import sidecar, summary
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -34,7 +34,7 @@ def test_assets_load_nothing_from_elsewhere(asset: Path) -> None:
     assert not loaded
 
 
-@pytest.mark.parametrize("module", [sidecar, summary_format])
+@pytest.mark.parametrize("module", [sidecar, summary])
 def test_the_page_on_the_format_has_every_array_of_the_specification(module: ModuleType) -> None:
     page = (DOCS / "sidecar-format.md").read_text(encoding="utf-8")
     arrays = re.findall(

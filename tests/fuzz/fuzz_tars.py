@@ -36,12 +36,14 @@ from typing import Any
 
 import numpy as np
 
-import odd_tars
 from equitar.errors import ShardError, SidecarError
-from equitar.npz import pack, unpack
-from equitar.sidecar import Sidecar, from_bytes, sidecar_of, to_bytes
-from equitar.streamed import tar_samples
-from equitar.tar import MemberTable, member_table, read_table, split_name, walk
+from equitar.sidecars.container import pack, unpack
+from equitar.sidecars.sidecar import Sidecar, from_bytes, sidecar_of, to_bytes
+from equitar.tar.grouping import split_name
+from equitar.tar.stream import tar_samples
+from equitar.tar.table import MemberTable, member_table, read_table
+from equitar.tar.walk import walk
+from helpers import odd_tars
 
 BLOCK = 512
 ALARM = 30  # seconds for one input; a busy machine makes some wait for several

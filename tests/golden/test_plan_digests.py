@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from equitar.repeat import ONE
-from equitar.weights import Passes, Temperature
-from strategies import Case, Stock, emitted
+from equitar.planning.repeat_factors import ONE
+from equitar.planning.weights import Passes, Temperature
+from helpers.strategies import Case, Stock, emitted
 
 FILE = Path(__file__).with_name("plan_digests.json")
 

@@ -10,7 +10,7 @@ from typing import Any
 import webdataset as wds
 
 import equitar
-from shards import Drops, flat, rare_first, write_source
+from helpers.shards import Drops, flat, rare_first, write_source
 
 
 def core(folder: Path) -> dict[str, Any]:

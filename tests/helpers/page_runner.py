@@ -8,7 +8,7 @@
 * ``...`` in an output stands for anything, and after a comment ``<!-- numbers vary -->`` any number for another one.
 * A comment ``<!-- not run -->`` before a block leaves it alone, as does any other language.
 
-To put what comes now into pages:  PYTHONPATH=src python tests/docs/pages.py docs/tutorial.md ...
+To put what comes now into pages:  PYTHONPATH=src:tests python tests/helpers/page_runner.py docs/tutorial.md ...
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 from click.testing import CliRunner
 
 import equitar
-from data_real import FOLDER
-from equitar.cli import main
+from equitar.cli.app import main
+from helpers.real_data import FOLDER
 
 _BLOCK = re.compile(
     r'^(?:```(?P<language>python|text|console)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^```'

@@ -10,7 +10,7 @@ import numpy as np
 
 import demo_shards
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = Path(demo_shards.__file__).parent
 
 _BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equitar.mix64 import Int64
+from equitar.arrays import Int64
 from equitar.presence import Presence
 
-FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data"
+FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 def path_of(name: str) -> Path:

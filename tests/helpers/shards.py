@@ -14,7 +14,7 @@ from typing import Any
 import webdataset as wds
 
 import equitar
-from equitar.pipeline import Batches
+from equitar.loading.batches import Batches
 from equitar.sources import Sample, Source
 
 Labels = Callable[[int], int]

@@ -17,14 +17,14 @@ from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-import oracle
 from equitar.errors import PlanError
-from equitar.line import Supply
-from equitar.plan import Agree, Plan, Short, debiased_plan, mixed_plan
-from equitar.repeat import ONE, Rounding
-from equitar.shape import Shape
-from equitar.step_plan import StepPlan
-from equitar.weights import Passes, Temperature, Weights
+from equitar.planning.plan import Agree, Plan, Shape, Short
+from equitar.planning.recipes import debiased_plan, mixed_plan
+from equitar.planning.repeat_factors import ONE, Rounding
+from equitar.planning.step_plan import StepPlan
+from equitar.planning.supply import Supply
+from equitar.planning.weights import Passes, Temperature, Weights
+from helpers import oracle
 
 Changes: TypeAlias = Sequence[tuple[int, Weights | None]]
 Kind: TypeAlias = Literal["debiased", "mixed"]

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from fault_server import serving, site_of
-from test_indexing import shard
 
 import equitar
-from equitar.cli import main
+from equitar.cli.app import main
 from equitar.errors import MissingShardError
 from equitar.sources import Source
+from helpers.fault_server import serving, site_of
+from helpers.labelled_shards import shard
 
 SHARDS = 8
 

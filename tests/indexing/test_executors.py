@@ -21,16 +21,15 @@ from typing import Any, cast
 import dask
 import pytest
 from click.testing import CliRunner
-from test_indexing import shard
+from distributed import Client, KilledWorker, LocalCluster
 
 import equitar
-from distributed import Client, KilledWorker, LocalCluster
-from equitar.cli import main
-from equitar.dask_executor import DaskExecutor
+from equitar.cli.app import main
 from equitar.errors import ShardError, StorageError, WorkerError
-from equitar.executors import outcomes
-from equitar.label_recipe import spool, spooled
+from equitar.indexing.executors import DaskExecutor, outcomes
+from equitar.indexing.label_job import spool, spooled
 from equitar.sources import Source
+from helpers.labelled_shards import shard
 
 # Kills its process at a label "kill", as often as a file beside the shards says: each killing counts it down.
 KILLER = """
@@ -191,7 +190,7 @@ def test_a_relative_path_is_sent_as_an_absolute_one(
 
 
 def test_a_recipe_that_is_elsewhere_or_another_is_not_used(tmp_path: Path) -> None:
-    from equitar.label_recipe import recipe_of
+    from equitar.indexing.label_job import recipe_of
 
     recipe = recipe_of("cls", None, None, options=None, missing="error", force=False, regroup=False)
     where = spool(recipe, str(tmp_path), None)
@@ -231,7 +230,7 @@ def test_where_every_process_is_killed_there_is_an_end(monkeypatch: pytest.Monke
         def submit(self, task: Callable[..., Any], /, *words: Any, **named: Any) -> Future[Any]:
             raise BrokenExecutor("killed")
 
-    monkeypatch.setattr("equitar.executors.ProcessPoolExecutor", lambda num_jobs, mp_context: Dying(1))
+    monkeypatch.setattr("equitar.indexing.executors.ProcessPoolExecutor", lambda num_jobs, mp_context: Dying(1))
     with pytest.raises(
         WorkerError, match=r"killed again and again, at last while they did .*; is there too little memory"
     ):
@@ -350,7 +349,7 @@ def test_a_scheduler_that_answers_late_or_is_connected_anew_is_waited_for(
     loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch, identity: Callable[[], Any]
 ) -> None:
     for name, seconds in (("_LOOK_AGAIN", 0.05), ("_ASK_AGAIN", 0.1), ("_SILENT", 0.5)):
-        monkeypatch.setattr(f"equitar.dask_executor.{name}", seconds)
+        monkeypatch.setattr(f"equitar.indexing.executors.{name}", seconds)
     client = Scripted(loop, [Fetched(None, "pending")])
     client.identity = identity
     future = DaskExecutor(cast("Any", client)).submit(str, "a")
@@ -493,9 +492,9 @@ def test_a_scheduler_that_dies_is_an_error_in_one_line(folder: Path, tmp_path: P
 def test_a_scheduler_that_is_stopped_is_an_error_in_one_line(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("equitar.dask_executor._LOOK_AGAIN", 0.1)
-    monkeypatch.setattr("equitar.dask_executor._ASK_AGAIN", 0.2)
-    monkeypatch.setattr("equitar.dask_executor._SILENT", 1)
+    monkeypatch.setattr("equitar.indexing.executors._LOOK_AGAIN", 0.1)
+    monkeypatch.setattr("equitar.indexing.executors._ASK_AGAIN", 0.2)
+    monkeypatch.setattr("equitar.indexing.executors._SILENT", 1)
     words = [f"s={folder}/x-*.tar", "--sidecars", str(tmp_path / "side"), "--quiet"]
     with scheduler_process() as (scheduler, address):
 
@@ -520,8 +519,8 @@ def test_a_scheduler_that_is_stopped_is_an_error_in_one_line(
 
 
 def test_a_scheduler_without_workers_is_an_error_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("equitar.dask_executor._LOOK_AGAIN", 0.1)
-    monkeypatch.setattr("equitar.dask_executor._ALONE", 1)
+    monkeypatch.setattr("equitar.indexing.executors._LOOK_AGAIN", 0.1)
+    monkeypatch.setattr("equitar.indexing.executors._ALONE", 1)
     with (
         LocalCluster(n_workers=0, dashboard_address=":0", silence_logs=50) as alone,  # type: ignore[no-untyped-call]
         Client(alone) as client,  # type: ignore[no-untyped-call]

@@ -15,10 +15,10 @@ import webdataset as wds
 from click.testing import CliRunner
 
 import equitar
-from equitar.cli import main
+from equitar.cli.app import main
 from equitar.errors import SourceError
 from equitar.sources import Source
-from equitar.storage import expand
+from equitar.storage.listing import expand
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "importers"
 COUNTS = {"x-000.tar": 4, "x-001.tar": 2, "x-002.tar": 3}

@@ -16,11 +16,11 @@ import pytest
 from click.testing import CliRunner
 
 import equitar
-from equitar.cli import main
-from equitar.leftovers import sweep
+from equitar.cli.app import main
+from equitar.indexing.housekeeping import sweep
 from equitar.sources import Source
-from equitar.storage import expand
-from shards import write_source
+from equitar.storage.listing import expand
+from helpers.shards import write_source
 
 DAY = 86_400
 HEX = "0123456789abcdef" * 2
@@ -97,7 +97,7 @@ def test_what_a_killed_write_leaves_is_what_is_swept(source: Source, tmp_path: P
     code = """if 1:
         import os, signal, sys
         from pathlib import Path
-        from equitar.files import write_bytes_atomically
+        from equitar.storage.files import write_bytes_atomically
         Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         write_bytes_atomically(sys.argv[1], b"half", None)
     """

@@ -4,58 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from equitar.errors import LabelError, ShardError, SidecarError, SourceError
-from equitar.indexing import IndexReport, check, index
-from equitar.outside import Vocabulary, read_labels
-from equitar.sidecar import Sidecar, read_sidecar, sidecar_path
+from equitar.indexing.index import IndexReport, check, index
+from equitar.labels.tables import Vocabulary, read_labels
+from equitar.sidecars.sidecar import read_sidecar
+from equitar.sidecars.summary import load_summary
 from equitar.sources import Source
-from equitar.summary import load_summary
-from odd_tars import CASES, END, LABELS, build, member
+from equitar.storage.listing import sidecar_path
+from helpers.labelled_shards import named_rows, rows, shard, sidecar_of, tar
+from helpers.odd_tars import CASES, END, LABELS, build, member
 
 CIFAR = Path(__file__).resolve().parents[3] / "shared" / "data" / "cifar10"
-
-Fields = Mapping[str, bytes]
-
-
-def tar(samples: Mapping[str, Fields]) -> bytes:
-    files = ((f"{key}.{field}", raw) for key, fields in samples.items() for field, raw in fields.items())
-    return b"".join(member(name, raw) for name, raw in files) + END
-
-
-def shard(path: Path, labels: Sequence[str | None], *, field: str = "cls") -> None:
-    """Write a shard with a sample for each label; None is a sample without the member."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image = {"jpg": b"image " * 100}
-    samples = {
-        f"{path.stem}-{row}": image if label is None else {**image, field: label.encode()}
-        for row, label in enumerate(labels)
-    }
-    path.write_bytes(tar(samples))
 
 
 def source_of(folder: Path, name: str = "s", *, sidecars: str | None = None) -> Source:
     return Source(name, str(folder / "*.tar"), root=str(folder), sidecars=sidecars)
-
-
-def sidecar_of(path: Path) -> Sidecar:
-    return read_sidecar(sidecar_path(str(path)), mend="")
-
-
-def rows(sidecar: Sidecar) -> list[list[int]]:
-    assert sidecar.presence is not None
-    return [sidecar.presence.labels(row).tolist() for row in range(sidecar.num_rows)]
-
-
-def named_rows(sidecar: Sidecar) -> list[list[str]]:
-    assert sidecar.class_names is not None
-    name_of = dict(zip(*sidecar.class_names, strict=True))
-    return [[name_of[one] for one in row] for row in rows(sidecar)]
 
 
 def run(

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from test_indexing import named_rows, shard, sidecar_of
 
 import equitar
-from equitar.cli import main
+from equitar.cli.app import main
 from equitar.errors import ShardError, SidecarError
-from equitar.ledger import keep_part, ledgers_of
+from equitar.indexing.source_job import keep_part, ledgers_of
+from equitar.sidecars.summary import load_summary
 from equitar.sources import Source
-from equitar.summary import load_summary
+from helpers.labelled_shards import named_rows, shard, sidecar_of
 
 NAMES = ["dog", "cat", "ant", "bee", "cow", "elk", "fox"]
 

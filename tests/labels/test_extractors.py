@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from equitar.errors import LabelError
-from equitar.labels import Labels, labels_from_spec, parse_json
-from odd_tars import LABELS
+from equitar.labels.extractors import Labels, labels_from_spec, parse_json
+from helpers.odd_tars import LABELS
 
 WHERE = "key 'a' of x.tar"
 THIS = "labels_of_user"  # the module of the functions below, as a user's would be
@@ -34,7 +34,7 @@ def read(spec: str, raw: bytes | None, *, member: str | None = None) -> Labels:
 @pytest.fixture
 def user_function(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[..., Any]], str]]:
     """Give the spec of a function as if a user's module held it."""
-    from equitar.labels import _imported
+    from equitar.labels.extractors import _imported
 
     module = type(sys)(THIS)
     monkeypatch.setitem(sys.modules, THIS, module)
@@ -268,6 +268,6 @@ def test_extractors_survive_pickling_and_are_equal_by_value(spec: str) -> None:
 
 
 def test_json_that_is_nested_without_end_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("equitar.labels._json_loads", lambda: json.loads)
+    monkeypatch.setattr("equitar.labels.extractors._json_loads", lambda: json.loads)
     with pytest.raises(LabelError, match=r"^JSON is broken \(.*recursion.*\) for key 'a'"):
         parse_json(b"[" * 100_000, where="key 'a'")

@@ -11,8 +11,8 @@ import pytest
 from pyarrow import parquet
 
 from equitar.errors import LabelError, SourceError
-from equitar.label_formats import label_file
-from equitar.outside import read_labels
+from equitar.labels.formats import label_file
+from equitar.labels.tables import read_labels
 
 
 def write_parquet(path: Path, **columns: Any) -> str:

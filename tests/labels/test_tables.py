@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from equitar.errors import LabelError
-from equitar.outside import LabelTable, Vocabulary, read_classes, read_labels
+from equitar.labels.tables import LabelTable, Vocabulary, read_classes, read_labels
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 

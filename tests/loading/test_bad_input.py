@@ -16,10 +16,10 @@ import pytest
 
 import equitar
 from equitar.errors import LabelError, PlanError, ShardError, SidecarError, SourceError, StaleSidecarError
-from equitar.npz import pack, unpack
-from equitar.pipeline import Batches
+from equitar.loading.batches import Batches
+from equitar.sidecars.container import pack, unpack
 from equitar.sources import Source
-from shards import indexed, rare_first, write_source, write_sources, write_tars
+from helpers.shards import indexed, rare_first, write_source, write_sources, write_tars
 
 Builder = Callable[..., Batches]
 BUILDERS = pytest.mark.parametrize("builder", [equitar.debiased, equitar.mixed, equitar.exact])

@@ -19,9 +19,9 @@ import webdataset as wds
 
 import equitar
 from equitar.errors import PlanError, StageError
-from equitar.pipeline import Batches
+from equitar.loading.batches import Batches
 from equitar.sources import Source
-from shards import (
+from helpers.shards import (
     Counts,
     as_rank,
     flat,

@@ -12,7 +12,7 @@ import pytest
 import webdataset as wds
 
 import equitar
-from shards import indexed
+from helpers.shards import indexed
 
 BATCH_SIZE, BYTES = 16, 1_000_000
 # In a process of its own, whose allocator has learned nothing yet.

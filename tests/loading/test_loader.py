@@ -22,11 +22,11 @@ import torch
 from torch.utils.data import DataLoader
 
 import equitar
-from both_webdatasets import core
 from equitar.errors import PlanError
-from equitar.pipeline import Batches
+from equitar.loading.batches import Batches
 from equitar.sources import Source
-from shards import (
+from helpers.both_webdatasets import core
+from helpers.shards import (
     Drops,
     FailsAt,
     as_rank,
@@ -562,7 +562,7 @@ def test_the_older_webdataset_gives_the_same(older_webdataset: Path, tmp_path: P
     (tmp_path / "new").mkdir()
     below = [str(older_webdataset), *(one for one in sys.path if one)]
     run = subprocess.run(
-        [sys.executable, "-W", "ignore", str(TESTS / "both_webdatasets.py"), str(tmp_path / "old")],
+        [sys.executable, "-W", "ignore", str(TESTS / "helpers" / "both_webdatasets.py"), str(tmp_path / "old")],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(below)},
         capture_output=True,
         text=True,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import equitar
 from equitar.errors import PlanError, StageError
-from equitar.partners import partners
-from shards import source_of, write_sources
+from equitar.loading.collate import partners
+from helpers.shards import source_of, write_sources
 
 Batch = list[tuple[str, list[str], float]]
 

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 import equitar
-import odd_tars
-from equitar.cli import main
-from odd_tars import END, folder, member, pax, two_samples
+from equitar.cli.app import main
+from helpers import odd_tars
+from helpers.odd_tars import END, folder, member, pax, two_samples
 
 APART = member("a.jpg", b"A" * 700) + member("b.jpg", b"B") + member("a.cls", b"3") + member("b.cls", b"4")
 BOTH = {"a": {"jpg": b"A" * 700, "cls": b"3"}, "b": {"jpg": b"B", "cls": b"4"}}

@@ -10,10 +10,10 @@ import pytest
 import webdataset as wds
 
 import equitar
-from equitar.catalog import catalog_of, supplies_of
-from equitar.indexed import factors_by_labels
-from equitar.label_files import labels_from_sidecars
-from equitar.repeat import RepeatFactor
+from equitar.planning.repeat_factors import RepeatFactor
+from equitar.samplers.dataset_plan import factors_by_labels
+from equitar.samplers.label_files import labels_from_sidecars
+from equitar.sidecars.catalog import catalog_of, supplies_of
 
 HOWS = (
     RepeatFactor(0.3),

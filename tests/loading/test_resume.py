@@ -17,10 +17,10 @@ import torch
 
 import equitar
 from equitar.errors import PlanError
-from equitar.pipeline import Batches
+from equitar.loading.batches import Batches
+from equitar.loading.state import State
 from equitar.sources import Source
-from equitar.state import State
-from shards import (
+from helpers.shards import (
     Drops,
     as_rank,
     flat,

@@ -18,10 +18,9 @@ import torch
 import webdataset as wds
 
 import equitar
-from equitar.packing import Full, Space, pack, unpack
-from equitar.pipeline import Batches
-from equitar.ring import SLOT_BYTES
-from shards import indexed, write_source
+from equitar.loading.batches import Batches
+from equitar.loading.shared_slots import SLOT_BYTES, Full, Space, pack, unpack
+from helpers.shards import indexed, write_source
 
 VALUES: list[Any] = [
     b"x" * 1000,

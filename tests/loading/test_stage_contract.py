@@ -12,10 +12,10 @@ import pytest
 import webdataset as wds
 
 import equitar
-from contract import CONTRACT, Case
+from equitar.loading.stages import Slice
 from equitar.sources import Source
-from equitar.stages import Slice
-from shards import indexed, let_webdataset_close, rare_first, write_source, write_tars
+from helpers.contract import CONTRACT, Case
+from helpers.shards import indexed, let_webdataset_close, rare_first, write_source, write_tars
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:unclosed file:ResourceWarning"

@@ -14,7 +14,16 @@ from torch.utils.data import DataLoader
 import equitar
 from equitar.errors import StageError
 from equitar.sources import Sample, Source
-from shards import as_rank, flat, keys_of, keys_of_batches, let_webdataset_close, rare_first, source_of, write_source
+from helpers.shards import (
+    as_rank,
+    flat,
+    keys_of,
+    keys_of_batches,
+    let_webdataset_close,
+    rare_first,
+    source_of,
+    write_source,
+)
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:unclosed file:ResourceWarning"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
-from equitar.step_plan import StepPlan
-from strategies import Case, Item, Kind, drawn, emitted, legal_cases, made_legal, read, stocks
+from equitar.planning.step_plan import StepPlan
+from helpers.strategies import Case, Item, Kind, drawn, emitted, legal_cases, made_legal, read, stocks
 
 EPOCHS = st.integers(0, 6)
 Sample = tuple[str, int, int]

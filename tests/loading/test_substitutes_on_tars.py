@@ -8,9 +8,19 @@ import pytest
 
 import equitar
 from equitar.errors import StageError
-from equitar.pipeline import Batches
+from equitar.loading.batches import Batches
 from equitar.sources import Source
-from shards import Drops, as_rank, flat, global_batches, keys_of, over_ranks, source_of, sources_of, write_source
+from helpers.shards import (
+    Drops,
+    as_rank,
+    flat,
+    global_batches,
+    keys_of,
+    over_ranks,
+    source_of,
+    sources_of,
+    write_source,
+)
 
 # The number of workers is what is tested, not how fast they are.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from equitar.errors import PlanError
-from equitar.plan import Plan, debiased_plan, mixed_plan
-from equitar.recipe import Debiased
-from equitar.repeat import ONE
-from equitar.shape import Shape
-from equitar.weights import Passes
-from strategies import PLAIN, Stock
+from equitar.planning.plan import Plan, Shape
+from equitar.planning.recipes import Debiased, debiased_plan, mixed_plan
+from equitar.planning.repeat_factors import ONE
+from equitar.planning.weights import Passes
+from helpers.strategies import PLAIN, Stock
 
 
 def stock(name: str, *factors: float) -> Stock:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equitar.leap import first_in, leap
-from strategies import drawn
+from equitar.planning.passes import first_in, leap
+from helpers.strategies import drawn
 
 
 def walked(epochs: int, *, per_pass: int, per_epoch: int, most: int, at: int) -> tuple[int, int]:

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equitar.errors import PlanError
-from equitar.line import Line, Supply, most_copies, stretch_for
-from equitar.repeat import ONE
-from strategies import Stock, drawn, stocks
+from equitar.planning.line import Line, most_copies, stretch_for
+from equitar.planning.repeat_factors import ONE
+from equitar.planning.supply import Supply
+from helpers.strategies import Stock, drawn, stocks
 
 KEYS = st.integers(0, (1 << 64) - 1)
 

@@ -21,12 +21,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equitar.counting import count_classes
-from equitar.indexed import factors_by_labels
-from equitar.label_presence import LabelRows
-from equitar.line import Line, Supply
-from equitar.repeat import ONE, RepeatFactor, class_factors, repeat_factors
-from equitar.samplers import DebiasedBatchSampler, RepeatFactorSampler
+from equitar.planning.line import Line
+from equitar.planning.repeat_factors import ONE, RepeatFactor, class_factors, count_classes, repeat_factors
+from equitar.planning.supply import Supply
+from equitar.samplers.dataset_plan import factors_by_labels
+from equitar.samplers.label_rows import LabelRows
+from equitar.samplers.samplers import DebiasedBatchSampler, RepeatFactorSampler
 
 LVIS = (
     Path(__file__).parents[1] / "data" / "lvis_v1_image_counts.tsv"

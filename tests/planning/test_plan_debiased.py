@@ -13,12 +13,25 @@ import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
-import oracle
-from equitar import schedule
 from equitar.errors import PlanError
-from equitar.repeat import ONE
-from equitar.weights import Temperature
-from strategies import PLAIN, Case, Item, Stock, by_rank, cases, drawn, emitted, legal_cases, made_legal, read, refusal
+from equitar.planning import schedule
+from equitar.planning.repeat_factors import ONE
+from equitar.planning.weights import Temperature
+from helpers import oracle
+from helpers.strategies import (
+    PLAIN,
+    Case,
+    Item,
+    Stock,
+    by_rank,
+    cases,
+    drawn,
+    emitted,
+    legal_cases,
+    made_legal,
+    read,
+    refusal,
+)
 
 EPOCHS = st.integers(0, 6)
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
-import oracle
 from equitar.errors import PlanError
-from equitar.laid import Laid
-from equitar.repeat import ONE
-from equitar.step_plan import StepPlan
-from equitar.weights import Passes, Temperature
-from equitar.window import window_of
-from strategies import PLAIN, Case, Item, Stock, by_rank, cases, drawn, emitted, legal_cases, refusal
+from equitar.planning.repeat_factors import ONE
+from equitar.planning.runs import Laid
+from equitar.planning.shuffle import window_of
+from equitar.planning.step_plan import StepPlan
+from equitar.planning.weights import Passes, Temperature
+from helpers import oracle
+from helpers.strategies import PLAIN, Case, Item, Stock, by_rank, cases, drawn, emitted, legal_cases, refusal
 
 EPOCHS = st.integers(0, 6)
 

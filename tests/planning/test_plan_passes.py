@@ -12,11 +12,11 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-import oracle
-from equitar.passes import Segment, segments_of
-from equitar.quota import spread
-from equitar.repeat import ONE
-from strategies import PLAIN, Case, Item, Kind, Stock, by_rank, drawn, emitted, legal_cases, made_legal, stocks
+from equitar.planning.passes import Segment, segments_of
+from equitar.planning.quotas import spread
+from equitar.planning.repeat_factors import ONE
+from helpers import oracle
+from helpers.strategies import PLAIN, Case, Item, Kind, Stock, by_rank, drawn, emitted, legal_cases, made_legal, stocks
 
 Sample = tuple[str, int, int]
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracle
 from equitar.errors import PlanError
-from equitar.line import Supply
-from equitar.quota import Sharing, Stretch, largest_remainder, spread, stretches
-from equitar.weights import Passes, Temperature
-from strategies import drawn
+from equitar.planning.quotas import Sharing, Stretch, largest_remainder, spread, stretches
+from equitar.planning.supply import Supply
+from equitar.planning.weights import Passes, Temperature
+from helpers import oracle
+from helpers.strategies import drawn
 
 
 def once(name: str, rows: int) -> Supply:

@@ -10,14 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import data_real
+from equitar.arrays import Float64, Int64
 from equitar.errors import LabelError
-from equitar.mix64 import Int64
-from equitar.presence import Presence
-from equitar.repeat import (
+from equitar.planning.repeat_factors import (
     ONE,
     ClassCounts,
-    Float64,
     RepeatFactor,
     class_factors,
     frequencies,
@@ -26,6 +23,8 @@ from equitar.repeat import (
     repeat_factors,
     sample_factors,
 )
+from equitar.presence import Presence
+from helpers import real_data
 
 
 def counted(rows: list[list[int]], vocabulary: list[int], names: tuple[str, ...] | None = None) -> ClassCounts:
@@ -53,7 +52,7 @@ def test_images_are_counted_not_boxes() -> None:
 
 
 def test_lvis_v1_at_its_own_threshold() -> None:
-    counts = data_real.lvis_image_counts()
+    counts = real_data.lvis_image_counts()
     assert (len(counts), counts.sum()) == (1203, 360_952)
     source = ClassCounts(ids=np.arange(1, 1204), num_samples=counts, total=100_170)
     (whole,) = class_factors([source], RepeatFactor(0.001))
@@ -179,8 +178,8 @@ def by_rarest(presence: Presence, ids: Int64, frequency: Float64, factors: Int64
 
 @pytest.mark.parametrize("name", ["openimages_common214", "imagenet_multi1000"])
 def test_the_rarest_label_gives_the_factor_of_every_real_image(name: str) -> None:
-    rows = data_real.label_sets(name)
-    presence = data_real.presence(name)
+    rows = real_data.label_sets(name)
+    presence = real_data.presence(name)
     counts = counted_quickly(rows)
     frequency = frequencies([counts], scope="all")[0]
     for threshold, power, cap in [
@@ -211,7 +210,7 @@ def counted_quickly(rows: list[list[int]]) -> ClassCounts:
     [("openimages_common214", 57_224, 214, 157), ("imagenet_multi1000", 50_000, 1_000, 3_163)],
 )
 def test_the_real_labels_are_read_whole(name: str, rows: int, classes: int, empty: int) -> None:
-    presence = data_real.presence(name)
+    presence = real_data.presence(name)
     assert presence.num_rows == rows
     assert len(np.unique(presence.ids)) == classes
     assert int((np.diff(presence.indptr) == 0).sum()) == empty

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equitar.counting import count_classes
 from equitar.errors import LabelError, PlanError
-from equitar.indexed import factors_by_labels
-from equitar.label_presence import LabelRows
-from equitar.repeat import ONE, RepeatFactor, Scope
+from equitar.planning.repeat_factors import ONE, RepeatFactor, Scope, count_classes
+from equitar.samplers.dataset_plan import factors_by_labels
+from equitar.samplers.label_rows import LabelRows
 
 NAMES = ("cat", "dog", "emu", "fox")
 named_rows = st.lists(st.lists(st.sampled_from(NAMES), max_size=4), min_size=1, max_size=30)

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-import oracle
+from equitar.arrays import Int64
 from equitar.errors import PlanError
-from equitar.line import Line, Supply, most_copies
-from equitar.mix64 import Int64
+from equitar.planning.line import Line, most_copies
+from equitar.planning.repeat_factors import ONE, ClassCounts, RepeatFactor, class_factors, sample_factors
+from equitar.planning.supply import Supply
 from equitar.presence import Presence
-from equitar.repeat import ONE, ClassCounts, RepeatFactor, class_factors, sample_factors
-from strategies import PLAIN, Case, Item, Stock, drawn, emitted, stocks
+from helpers import oracle
+from helpers.strategies import PLAIN, Case, Item, Stock, drawn, emitted, stocks
 
 KEYS = st.integers(0, (1 << 64) - 1)
 

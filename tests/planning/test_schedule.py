@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from equitar import schedule
-from equitar.quota import Stretch
-from equitar.schedule import Shuffled, Straight, Turn
-from strategies import drawn
+from equitar.planning import schedule
+from equitar.planning.quotas import Stretch
+from equitar.planning.schedule import Shuffled, Straight, Turn
+from helpers.strategies import drawn
 
 
 @st.composite

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equitar.mix64 import Int64
-from equitar.window import deal, round_by_round, window_of
-from strategies import drawn
+from equitar.arrays import Int64
+from equitar.planning.runs import round_by_round
+from equitar.planning.shuffle import deal, window_of
+from helpers.strategies import drawn
 
 NONE = np.zeros(0, np.int64)
 

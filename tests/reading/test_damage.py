@@ -15,7 +15,7 @@ import webdataset as wds
 import equitar
 from equitar.errors import PlanError, ShardMismatchError, SourceError, StaleSidecarError, StorageError
 from equitar.sources import Source
-from shards import Drops, flat, indexed, keys_of, over_ranks, source_of, write_tars
+from helpers.shards import Drops, flat, indexed, keys_of, over_ranks, source_of, write_tars
 
 SIZES = (20, 20, 20)
 

@@ -15,13 +15,13 @@ import pytest
 import webdataset as wds
 
 import equitar
-from equitar.catalog import catalog_of
-from equitar.columns import columns
 from equitar.errors import ShardMismatchError, SourceError, StaleSidecarError
-from equitar.reader import Reader, open_shards
+from equitar.loading.collate import columns
+from equitar.reading.reader import Reader, open_shards
+from equitar.sidecars.catalog import catalog_of
 from equitar.sources import Source
-from odd_tars import CASES, build
-from shards import indexed, key_of, let_webdataset_close, write_source
+from helpers.odd_tars import CASES, build
+from helpers.shards import indexed, key_of, let_webdataset_close, write_source
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:unclosed file:ResourceWarning"  # webdataset leaves closing to the collector
@@ -148,7 +148,7 @@ def test_a_field_between_two_chosen_ones_does_not_come_along(tmp_path: Path) -> 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted in /proc")
 def test_few_shards_are_open_at_once_in_all_sources_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("equitar.reader.OPEN_SHARDS", 8)
+    monkeypatch.setattr("equitar.reading.reader.OPEN_SHARDS", 8)
     shelf = open_shards()
     sources = [write_source(tmp_path / name, name, [1] * 10) for name in "ab"]
     readers = [Reader(one, shelf, fields=None, copy=True) for one in catalog_of(sources).sidecars]
@@ -166,8 +166,8 @@ def test_few_shards_are_open_at_once_in_all_sources_together(tmp_path: Path, mon
 def test_shards_of_few_samples_do_not_use_files_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collate: Callable[[Any], Any], batch_size: int
 ) -> None:
-    monkeypatch.setattr("equitar.reader.OPEN_SHARDS", 8)
-    monkeypatch.setattr("equitar.emit.OPEN_SHARDS", 8)
+    monkeypatch.setattr("equitar.reading.reader.OPEN_SHARDS", 8)
+    monkeypatch.setattr("equitar.loading.emitter.OPEN_SHARDS", 8)
     source = write_source(tmp_path, "a", [1] * 64)
     batches = equitar.debiased([source], batch_size=batch_size, collate=collate, rank=0, world_size=1)
     before, opened = len(os.listdir("/proc/self/fd")), 0  # noqa: PTH208
@@ -181,7 +181,7 @@ def test_member_tables_of_open_shards_take_a_bounded_number_of_bytes(
 ) -> None:
     source = write_source(tmp_path, "a", [50] * 10)
     each = reader_of(source).open(0).num_bytes
-    monkeypatch.setattr("equitar.reader.OPEN_BYTES", 3 * each)
+    monkeypatch.setattr("equitar.reading.reader.OPEN_BYTES", 3 * each)
     reader = reader_of(source)
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     for shard in range(10):

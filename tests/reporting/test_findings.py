@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from equitar.class_stats import ClassStats, SourceStats, Stats
-from equitar.epoch_report import Report, SourceRows
-from equitar.findings import findings_of
-from equitar.plan_preview import Consumer, Preview, SourcePreview
+from equitar.reporting.findings import findings_of
+from equitar.reporting.preview import Consumer, Preview, SourcePreview
+from equitar.reporting.report import Report, SourceRows
+from equitar.reporting.stats import ClassStats, SourceStats, Stats
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "report.md"
 

@@ -14,12 +14,12 @@ from click.testing import CliRunner
 from pyarrow import parquet
 
 import equitar
-from equitar.cli import main
+from equitar.cli.app import main
 from equitar.errors import SidecarError, StorageError
-from equitar.sidecar import read_sidecar
+from equitar.sidecars.sidecar import read_sidecar
 from equitar.sources import Source
-from odd_tars import END, member
-from shards import write_source
+from helpers.odd_tars import END, member
+from helpers.shards import write_source
 
 
 def asked(query: str) -> list[Any]:
@@ -126,7 +126,7 @@ def test_keys_that_are_no_text_are_an_error_or_bytes(tmp_path: Path) -> None:
 def test_shards_are_gathered_into_groups_of_rows(
     sources: list[Source], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("equitar.parquet_export._GROUP", 4)
+    monkeypatch.setattr("equitar.reporting.parquet._GROUP", 4)
     equitar.export(sources, str(tmp_path / "p.parquet"), progress=False)
     groups = parquet.ParquetFile(tmp_path / "p.parquet").metadata
     sizes = [groups.row_group(one).num_rows for one in range(groups.num_row_groups)]

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import webdataset as wds
 
-from equitar import plan_preview
-from equitar.build import debiased, exact, mixed
 from equitar.errors import PlanError
-from equitar.indexing import index
-from equitar.loader import Loader
-from equitar.pipeline import Batches
-from equitar.plan_preview import Emission, emissions, preview
+from equitar.indexing.index import index
+from equitar.loading.batches import Batches
+from equitar.loading.builders import debiased, exact, mixed
+from equitar.loading.loader import Loader
+from equitar.reporting import preview as plan_preview
+from equitar.reporting.preview import Emission, emissions, preview
 from equitar.sources import Source
 
 Build = Callable[..., Batches]

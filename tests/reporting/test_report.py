@@ -18,16 +18,16 @@ from click.testing import CliRunner, Result
 from playwright.sync_api import Browser, ConsoleMessage, Error, Request, sync_playwright
 
 import equitar
-from equitar.build import debiased, exact, mixed
-from equitar.class_stats import ClassStats, stats
-from equitar.cli import main
-from equitar.epoch_report import report_of
-from equitar.indexing import index
-from equitar.pipeline import Batches
-from equitar.plan_preview import preview
-from equitar.report_page import page_of, require_report
+from equitar.cli.app import main
+from equitar.indexing.index import index
+from equitar.loading.batches import Batches
+from equitar.loading.builders import debiased, exact, mixed
+from equitar.reporting.page import page_of, require_report
+from equitar.reporting.preview import preview
+from equitar.reporting.report import report_of
+from equitar.reporting.stats import ClassStats, stats
 from equitar.sources import Source
-from odd_tars import END, member
+from helpers.odd_tars import END, member
 
 LONG = "a&amp;b' {{ 7*7 }} " + "long" * 50
 HOSTILE = ("<script>alert(1)</script>", LONG, "$x_{$", "日本", '"><img src=http://x/ onerror=alert(1)>', "dog")
@@ -338,8 +338,8 @@ def test_the_command_writes_the_page_and_tells_the_findings(sources: list[Source
 
 
 def test_a_command_shows_no_secret(sources: list[Source], tmp_path: Path) -> None:
-    from equitar.cli_batches import PlanOptions
-    from equitar.cli_report import _command
+    from equitar.cli.inspection import _command
+    from equitar.cli.plan_options import PlanOptions
 
     told = _command(PlanOptions(), ["a=https://me:secret@host/x.tar?sig=abc"] * 9, None, None, "o.html")
     assert told == "equitar report " + "a=https://host/x.tar " * 8 + "... -o o.html"

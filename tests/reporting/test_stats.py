@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equitar.build import debiased
-from equitar.class_stats import ClassStats, Stats, stats
-from equitar.cli_text import stats_json, stats_text
 from equitar.errors import SidecarError
-from equitar.indexing import index
-from equitar.plots import plot_stats, require_matplotlib
-from equitar.repeat import RepeatFactor
-from equitar.sidecar import Sidecar
+from equitar.indexing.index import index
+from equitar.loading.builders import debiased
+from equitar.planning.repeat_factors import RepeatFactor
+from equitar.planning.weights import Passes
+from equitar.reporting.plots import plot_stats, require_matplotlib
+from equitar.reporting.stats import ClassStats, Stats, stats
+from equitar.reporting.text import stats_json, stats_text
+from equitar.sidecars.sidecar import Sidecar
 from equitar.sources import Source
-from equitar.weights import Passes
-from odd_tars import END, member
+from helpers.odd_tars import END, member
 
 Shards = Sequence[Sequence[Iterable[int]]]
 

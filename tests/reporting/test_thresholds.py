@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from equitar.build import debiased
-from equitar.catalog import Repeat
-from equitar.class_stats import stats
-from equitar.epoch_report import report_of
 from equitar.errors import PlanError
-from equitar.indexing import index
-from equitar.repeat import RepeatFactor
-from equitar.sidecar import Sidecar
+from equitar.indexing.index import index
+from equitar.loading.builders import debiased
+from equitar.planning.repeat_factors import RepeatFactor
+from equitar.reporting.report import report_of
+from equitar.reporting.stats import stats
+from equitar.reporting.thresholds import ladder
+from equitar.sidecars.catalog import Repeat
+from equitar.sidecars.sidecar import Sidecar
 from equitar.sources import Source
-from equitar.thresholds import ladder
-from odd_tars import END, member
+from helpers.odd_tars import END, member
 
 LEFT = [[[0], [0, 0, 1], [0], []], [[0, 2, 2], [0], [0, 1]], [[0], [0, 3], [0]]]
 RIGHT = [[[4], [4, 1], [4]], [[4, 4], [], [4, 3]]]

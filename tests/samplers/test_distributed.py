@@ -25,8 +25,8 @@ from torch.utils.data import (
 )
 
 from equitar.errors import PlanError
-from equitar.samplers import RepeatFactorSampler
-from equitar.wrapper import DistributedSamplerWrapper
+from equitar.samplers.distributed import DistributedSamplerWrapper
+from equitar.samplers.samplers import RepeatFactorSampler
 
 
 def shares(sampler: Any, world_size: int, *, epoch: int = 0, **how: Any) -> list[list[Any]]:

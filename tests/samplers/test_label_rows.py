@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 import equitar
 from equitar.errors import LabelError, SidecarError
-from equitar.label_files import labels_from_file, labels_from_sidecars
-from equitar.label_presence import LabelPresence, LabelRows, rows_of
 from equitar.presence import Presence
-from shards import rare_first, write_source, write_tars
+from equitar.samplers.label_files import labels_from_file, labels_from_sidecars
+from equitar.samplers.label_rows import LabelPresence, LabelRows, rows_of
+from helpers.shards import rare_first, write_source, write_tars
 
 label_sets = st.lists(st.lists(st.integers(0, 300), max_size=8), max_size=40)
 
@@ -160,7 +160,7 @@ def test_rows_of_coco_annotations(tmp_path: Path) -> None:
 PEAK = """
 import resource
 import numpy as np
-from equitar.label_presence import LabelRows
+from equitar.samplers.label_rows import LabelRows
 
 def label_sets():
     rng = np.random.default_rng(0)

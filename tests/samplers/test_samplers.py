@@ -13,9 +13,9 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
 from equitar.errors import PlanError
-from equitar.label_presence import LabelRows
-from equitar.repeat import RepeatFactor
-from equitar.samplers import DebiasedBatchSampler, RepeatFactorSampler
+from equitar.planning.repeat_factors import RepeatFactor
+from equitar.samplers.label_rows import LabelRows
+from equitar.samplers.samplers import DebiasedBatchSampler, RepeatFactorSampler
 
 Both = DebiasedBatchSampler | RepeatFactorSampler
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, RandomSampler, Sampler, SubsetRandomSampler, WeightedRandomSampler
 
 from equitar.errors import PlanError
-from equitar.repeat import ONE
-from equitar.samplers import DebiasedBatchSampler, RepeatFactorSampler
-from equitar.wrapper import DistributedSamplerWrapper, Ragged
-from strategies import Case, Stock, cases, drawn, legal_cases
+from equitar.planning.repeat_factors import ONE
+from equitar.samplers.distributed import DistributedSamplerWrapper, Ragged
+from equitar.samplers.samplers import DebiasedBatchSampler, RepeatFactorSampler
+from helpers.strategies import Case, Stock, cases, drawn, legal_cases
 
 
 def factors_of(stock: Stock) -> list[int]:

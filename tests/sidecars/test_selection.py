@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import equitar
-from equitar.catalog import catalog_of, supplies_of
-from equitar.epoch_report import report_of
 from equitar.errors import SourceError
-from equitar.repeat import ONE
-from equitar.selection import selection_of
-from equitar.sidecar import Sidecar
+from equitar.planning.repeat_factors import ONE
+from equitar.reporting.report import report_of
+from equitar.sidecars.catalog import catalog_of, supplies_of
+from equitar.sidecars.selection import selection_of
+from equitar.sidecars.sidecar import Sidecar
 from equitar.sources import Source
-from shards import Labels, flat, key_of, keys_of, rare_first, write_source
+from helpers.shards import Labels, flat, key_of, keys_of, rare_first, write_source
 
 
 @pytest.fixture(scope="module")

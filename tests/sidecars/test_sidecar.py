@@ -18,23 +18,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import odd_tars
 from equitar.errors import SidecarError
-from equitar.npz import Arrays, pack, unpack
 from equitar.presence import Presence
-from equitar.sidecar import (
+from equitar.sidecars.container import Arrays, pack, unpack
+from equitar.sidecars.sidecar import (
     ClassNames,
     Sidecar,
     digest_of,
     from_bytes,
-    index_command,
     read_sidecar,
     sidecar_of,
     to_bytes,
     write_sidecar,
 )
-from equitar.sources import Source
-from equitar.tar import member_table, walk
+from equitar.sources import Source, index_command
+from equitar.tar.table import member_table
+from equitar.tar.walk import walk
+from helpers import odd_tars
 
 GOLDEN = """
 UEsDBBQAAAAIAAAAIQCCFDf59gAAAGwBAAAIAAAAbWV0YS5ucHmdkEtOxDAMhoctp6i8KUhB6mPaoTkAOxAbFghQlSZOySiTlridBcOcggvjIE6AF5b8

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from fault_server import serving, site_of
-from test_indexing import rows, shard, sidecar_of
 
 import equitar
-from equitar import shard_index
-from equitar.cli import main
+from equitar.cli.app import main
 from equitar.errors import ReadOnlyError
-from equitar.opening import open_stream
-from equitar.sidecar import read_sidecar
+from equitar.indexing.index import shard_task
+from equitar.sidecars.sidecar import read_sidecar
+from equitar.sidecars.summary import load_summary
 from equitar.sources import Source
-from equitar.summary import load_summary
+from equitar.storage.streams import open_stream
+from helpers.fault_server import serving, site_of
+from helpers.labelled_shards import rows, shard, sidecar_of
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         with open_stream(*words) as (file, size):
             yield Counted(file, found), size
 
-    monkeypatch.setattr(shard_index, "open_stream", counting)
+    monkeypatch.setattr(shard_task, "open_stream", counting)
     return found
 
 

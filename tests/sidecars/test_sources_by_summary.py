@@ -16,11 +16,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 import equitar
-from equitar.cli import main
+from equitar.cli.app import main
 from equitar.errors import ShardError, SidecarError, SourceError
-from equitar.npz import pack, unpack
+from equitar.sidecars.container import pack, unpack
 from equitar.sources import Source
-from shards import flat, indexed, keys_of, keys_of_batches, write_source, write_tars
+from helpers.shards import flat, indexed, keys_of, keys_of_batches, write_source, write_tars
 
 
 def by_summary(source: Source, folder: Path, *, digest: str = "", **more: Any) -> Source:
@@ -84,7 +84,7 @@ def test_a_summary_alone_lists_nothing(source: Source, tmp_path: Path, monkeypat
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a folder was listed")
 
-    monkeypatch.setattr("equitar.storage.glob.glob", refuse)
+    monkeypatch.setattr("equitar.storage.listing.glob.glob", refuse)
     assert keys_read(by_summary(source, tmp_path / "a")) == keys_of("a", 50)
 
 

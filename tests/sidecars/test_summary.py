@@ -13,16 +13,17 @@ import fsspec
 import numpy as np
 import pytest
 
-import odd_tars
 from equitar.errors import SidecarError
-from equitar.npz import pack, unpack
 from equitar.presence import Presence
-from equitar.sidecar import ClassNames, Sidecar, sidecar_of, to_bytes, write_sidecar
+from equitar.sidecars.container import pack, unpack
+from equitar.sidecars.sidecar import ClassNames, Sidecar, sidecar_of, to_bytes, write_sidecar
+from equitar.sidecars.summary import Summary, from_bytes, load_summary, summary_of, write_summary
 from equitar.sources import Source
-from equitar.storage import expand, sidecar_url
-from equitar.summary import Summary, from_bytes, load_summary, summary_of, write_summary
-from equitar.tar import member_table, walk
-from odd_tars import member
+from equitar.storage.listing import expand, sidecar_url
+from equitar.tar.table import member_table
+from equitar.tar.walk import walk
+from helpers import odd_tars
+from helpers.odd_tars import member
 
 NAMES: ClassNames = ((3, 7), ("cat", "dog"))
 

@@ -12,10 +12,10 @@ from typing import BinaryIO
 
 import pytest
 
-from equitar.cache import cache_name, cached
 from equitar.errors import StorageError
-from equitar.ranges import LocalRanges
 from equitar.sources import Cache
+from equitar.storage.cache import cache_name, cached
+from equitar.storage.ranges import LocalRanges
 
 URL = "http://host/a/x.tar"
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_server import FAULTS, Site, serving
 
 from equitar.errors import ShardError, ShardMismatchError, StaleSidecarError, StorageError
-from equitar.indexing import index
-from equitar.remote import RemoteRanges
+from equitar.indexing.index import index
 from equitar.sources import Retries, Source
-from equitar.storage import exists
+from equitar.storage.files import exists
+from equitar.storage.remote import RemoteRanges
+from helpers.fault_server import FAULTS, Site, serving
 
 QUICK = Retries(tries=4, first_wait=0.005, longest_wait=0.02, stall=0.25, limit=5.0, recheck=0.0)
 RAW = random.Random(0).randbytes(200_000)

@@ -12,18 +12,11 @@ import fsspec
 import pytest
 
 from equitar.errors import SourceError
-from equitar.opening import open_stream
 from equitar.sources import Retries, Source
-from equitar.storage import (
-    ShardList,
-    exists,
-    expand,
-    join,
-    read_bytes,
-    sidecar_path,
-    sidecar_url,
-    write_bytes_atomically,
-)
+from equitar.storage.files import exists, read_bytes, write_bytes_atomically
+from equitar.storage.listing import ShardList, expand, sidecar_path, sidecar_url
+from equitar.storage.streams import open_stream
+from equitar.urls import join
 
 
 @pytest.fixture
@@ -228,9 +221,10 @@ def test_the_output_of_a_command_has_no_positions() -> None:
 def test_local_files_do_not_load_fsspec(folder: Path) -> None:
     program = """
 import sys
-from equitar.opening import open_stream
+from equitar.storage.streams import open_stream
 from equitar.sources import Retries, Source
-from equitar.storage import exists, expand, read_bytes, write_bytes_atomically
+from equitar.storage.files import exists, read_bytes, write_bytes_atomically
+from equitar.storage.listing import expand
 for url in expand(Source("s", ["a/*.tar", "b/x-{0..0}.tar"])).urls:
     read_bytes(url, None), exists(url, None)
     with open_stream(url, None, Retries()) as (file, size):

@@ -11,18 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import webdataset as wds
-from fault_server import Chooser, Site, serving, site_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 import equitar
-from equitar.cross_check import expecting
 from equitar.errors import SourceError
-from equitar.expected import ExpectedFile, spans
-from equitar.shard_index import Shard
-from equitar.sidecar import read_sidecar
+from equitar.indexing.foreign_index import expecting
+from equitar.indexing.shard_task import Shard
+from equitar.sidecars.sidecar import read_sidecar
 from equitar.sources import Retries, Source
-from equitar.storage import expand
+from equitar.storage.listing import expand
+from equitar.storage.ranges import ExpectedFile, spans
+from helpers.fault_server import Chooser, Site, serving, site_of
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "importers"
 LARGE = 300_000

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 import equitar
-from shards import Drops
+from helpers.shards import Drops
 
 GLOBAL_BATCH = 12
 

@@ -1,4 +1,4 @@
-"""What one rank of `test_samplers.py` does: two epochs of each sampler through loaders with persistent workers.
+"""What one rank of `test_samplers_on_ranks.py` does: two epochs of each sampler through loaders with persistent workers.
 
 Rank 0 writes to the file it is given: for each sampler and epoch, the batches of every rank.
 """
@@ -16,7 +16,7 @@ from torch import distributed
 from torch.utils.data import DataLoader, RandomSampler, Sampler, WeightedRandomSampler
 
 import equitar
-from equitar.agreement import let_collectives_end
+from equitar.ranks import let_collectives_end
 
 SIZES = {"coco": 150, "lvis": 61}
 LABELS = {"coco": [[0]] * 150, "lvis": [[0, 1] if row < 5 else [0] for row in range(61)]}

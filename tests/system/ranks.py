@@ -18,7 +18,7 @@ import webdataset as wds
 
 import equitar
 from equitar.errors import PlanError
-from shards import Drops
+from helpers.shards import Drops
 
 PATIENCE = timedelta(seconds=45)
 SHORT = timedelta(seconds=5)  # for what is expected to hang

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from elastic_figures import (
+
+from helpers.elastic_figures import (
     SIZES,
     STOPS,
     World,
@@ -19,8 +20,7 @@ from elastic_figures import (
     resume,
     samples_at,
 )
-
-from shards import Drops, rare_first, write_source
+from helpers.shards import Drops, rare_first, write_source
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(280)]
 

@@ -17,12 +17,12 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import equitar
 from equitar.errors import PlanError
-from equitar.pipeline import Batches
+from equitar.loading.batches import Batches
 from equitar.sources import Source
-from shards import Drops, keys_of_batches, write_sources
+from helpers.shards import Drops, keys_of_batches, write_sources
 
 if TYPE_CHECKING:
-    from lightning_run import Net
+    from system.lightning_run import Net
 
 TESTS = Path(__file__).parents[1]
 pytestmark = [
@@ -102,9 +102,9 @@ def test_a_stateful_data_loader_refuses_a_state_of_another_run(num_workers: int,
 def fit(folder: Path, batches: Any, *, callbacks: bool = True, checkpoint: Path | None = None, **arguments: Any) -> Net:
     pytest.importorskip("lightning")
     from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-    from lightning_run import Net, quiet_trainer
 
     from equitar.lightning import SetEpoch
+    from system.lightning_run import Net, quiet_trainer
 
     validation, save = arguments.pop("validation", None), arguments.pop("save", None)
     used: list[Callback] = [SetEpoch()] if callbacks else []
@@ -186,7 +186,7 @@ def test_from_the_end_of_an_epoch_a_checkpoint_leads_on_with_the_next(
 @pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_from_its_checkpoint(folder: Path, sources: list[Source], tmp_path: Path) -> None:
     pytest.importorskip("lightning")
-    command = [sys.executable, "-W", "ignore", str(TESTS / "integration" / "lightning_run.py"), str(folder)]
+    command = [sys.executable, "-W", "ignore", str(TESTS / "system" / "lightning_run.py"), str(folder)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *(one for one in sys.path if one)])}
 
     def run(into: Path, kill_at: int) -> int:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from shards import Drops, keys_of, rare_first, source_of, write_source
-from torchrun import torchrun
+from helpers.shards import Drops, keys_of, rare_first, source_of, write_source
+from helpers.torchrun import torchrun
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
 

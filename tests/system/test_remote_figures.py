@@ -1,6 +1,6 @@
 """How much fails, and what is lost of it? Prints faults injected, samples lost and doubled, and bytes fetched by 8 consumers.
 
-python tests/remote/fault_figures.py
+python tests/system/test_remote_figures.py
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 import webdataset as wds
-from fault_server import FAULTS, Site, serving, site_of
 
 import equitar
-from equitar.pipeline import Batches
+from equitar.loading.batches import Batches
 from equitar.sources import Retries, Source
-from shards import as_rank, indexed, write_tars
+from helpers.fault_server import FAULTS, Site, serving, site_of
+from helpers.shards import as_rank, indexed, write_tars
 
 PATIENT = Retries(tries=12, first_wait=0.001, longest_wait=0.01, stall=0.15, limit=30.0)
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from torchrun import torchrun
+from helpers.torchrun import torchrun
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 

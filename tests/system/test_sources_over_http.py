@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_server import FAULTS, Site, serving, site_of
 
 import equitar
 from equitar.errors import ReadOnlyError, StaleSidecarError, StorageError
 from equitar.sources import Retries, Source
-from shards import flat, indexed, keys_of, over_ranks, write_tars
+from helpers.fault_server import FAULTS, Site, serving, site_of
+from helpers.shards import flat, indexed, keys_of, over_ranks, write_tars
 
 QUICK = Retries(tries=6, first_wait=0.002, longest_wait=0.01, stall=0.15, limit=10.0, recheck=0.0)
 SIZES = (30, 30, 30)
@@ -114,7 +114,7 @@ def test_a_stalled_server_does_not_keep_an_early_stop_waiting(site: Site) -> Non
 
 
 def test_the_budget_bounds_what_is_held(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    from equitar.ahead import Budget
+    from equitar.reading.prefetch import Budget
 
     held: list[int] = []
 
@@ -124,7 +124,7 @@ def test_the_budget_bounds_what_is_held(site: Site, monkeypatch: pytest.MonkeyPa
                 held.append(value)
             super().__setattr__(name, value)
 
-    monkeypatch.setattr("equitar.order.Budget", Watched)
+    monkeypatch.setattr("equitar.loading.request.Budget", Watched)
     list(batches_of(source_at(site), read_ahead=12_000))
     assert 6_000 < max(held) <= 12_000
     assert held[-1] == 0

@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from moto.server import ThreadedMotoServer
 
 import equitar
-from equitar.cli import main
+from equitar.cli.app import main
 from equitar.errors import ShardMismatchError, SidecarError, SourceError, StaleSidecarError, StorageError
 from equitar.sources import Cache, Retries, Source
-from shards import flat, indexed, keys_of, write_tars
+from helpers.shards import flat, indexed, keys_of, write_tars
 
 QUICK = Retries(tries=3, first_wait=0.01, longest_wait=0.02, stall=5.0, limit=10.0, recheck=0.0)
 
@@ -259,8 +259,8 @@ def test_a_store_that_is_away_is_an_error(s3: Source, tmp_path: Path) -> None:
         "client_kwargs": {"endpoint_url": "http://127.0.0.1:9", "region_name": "us-east-1"},
     }
     away = Source("s", s3.urls, storage_options=options, retries=Retries(tries=1, stall=0.5, limit=1.0))
-    from equitar.catalog import catalog_of
-    from equitar.reader import Reader, open_shards
+    from equitar.reading.reader import Reader, open_shards
+    from equitar.sidecars.catalog import catalog_of
 
     catalog = catalog_of([s3])
     sidecars = catalog.sidecars[0]

@@ -10,14 +10,15 @@ import pytest
 from click.testing import CliRunner
 
 import equitar
-import odd_tars
-from equitar.catalog import catalog_of
-from equitar.cli import main
-from equitar.reader import Reader, open_shards
-from equitar.sidecar import read_sidecar, sidecar_path
+from equitar.cli.app import main
+from equitar.reading.reader import Reader, open_shards
+from equitar.sidecars.catalog import catalog_of
+from equitar.sidecars.sidecar import read_sidecar
+from equitar.sidecars.summary import Summary, load_summary
 from equitar.sources import Sample
-from equitar.summary import Summary, load_summary
-from odd_tars import END, LABELS, member, two_samples
+from equitar.storage.listing import sidecar_path
+from helpers import odd_tars
+from helpers.odd_tars import END, LABELS, member, two_samples
 
 Samples = dict[str, dict[str, bytes]]
 

@@ -13,13 +13,14 @@ import webdataset as wds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import odd_tars
 from equitar.errors import ShardError, SourceError
-from equitar.streamed import tar_samples
-from equitar.tar import member_table, walk
-from odd_tars import END, folder, member, pax, two_samples
-from property.test_bulk_drawn import nearly_ordinary
-from shards import let_webdataset_close
+from equitar.tar.stream import tar_samples
+from equitar.tar.table import member_table
+from equitar.tar.walk import walk
+from helpers import odd_tars
+from helpers.drawn_tars import nearly_ordinary
+from helpers.odd_tars import END, folder, member, pax, two_samples
+from helpers.shards import let_webdataset_close
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:unclosed file:ResourceWarning"

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 import webdataset as wds
 
-import odd_tars
 from equitar.errors import ShardError
-from equitar.tar import MemberTable, member_table, split_name, walk, wants_fields
-from odd_tars import BLOCK, END, GNU, USTAR, base256, gnu_long_name, header, member, padded, pax, two_samples
+from equitar.tar.grouping import split_name, wants_fields
+from equitar.tar.table import MemberTable, member_table
+from equitar.tar.walk import walk
+from helpers import odd_tars
+from helpers.odd_tars import BLOCK, END, GNU, USTAR, base256, gnu_long_name, header, member, padded, pax, two_samples
 
 Samples = dict[str, dict[str, bytes]]
 

@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equitar.errors import ShardError
-from equitar.tar import member_table, split_name, walk
+from equitar.tar.grouping import split_name
+from equitar.tar.table import member_table
+from equitar.tar.walk import walk
 
 Samples = list[tuple[str, dict[str, bytes]]]
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from equitar.errors import PlanError
-from equitar.passes import Place, Walk
-from equitar.plan import Plan, debiased_plan, mixed_plan
-from equitar.recipe import Debiased
-from equitar.repeat import ONE
-from equitar.weights import BySamples, Passes, Weights, ZeroVL
-from strategies import Case, Item, Kind, Stock, drawn, legal_cases, made_legal, read, stocks
+from equitar.planning.passes import Place, Walk
+from equitar.planning.plan import Plan
+from equitar.planning.recipes import Debiased, debiased_plan, mixed_plan
+from equitar.planning.repeat_factors import ONE
+from equitar.planning.weights import BySamples, Passes, Weights, ZeroVL
+from helpers.strategies import Case, Item, Kind, Stock, drawn, legal_cases, made_legal, read, stocks
 
 EPOCHS = st.integers(0, 5)
 KINDS_OF_PLAN: SearchStrategy[Kind] = st.sampled_from(["debiased", "mixed"])

@@ -15,14 +15,14 @@ from typing import Any
 
 from tqdm import tqdm
 
-from equitar.bench_parts import Profile, profile_into
-from equitar.bench_result import Bench, Group, PartTime, SourceTime, Speed
-from equitar.bench_runs import Contender, Waiting, Workload
-from equitar.columns import columns
+from equitar.benchmarking.contenders import Contender, Waiting, Workload
+from equitar.benchmarking.profiler import Profile, profile_into
+from equitar.benchmarking.result import Bench, Group, PartTime, SourceTime, Speed
+from equitar.checks import check_integer
 from equitar.errors import PlanError
-from equitar.pipeline import Batches
-from equitar.reader import open_shards
-from equitar.shape import check_integer
+from equitar.loading.batches import Batches
+from equitar.loading.collate import columns
+from equitar.reading.reader import open_shards
 
 _MOST_ROUNDS = 7  # after the first one
 _RUNS = 24  # about how many runs the time is shared by

@@ -1,4 +1,7 @@
-"""What follows from a benchmark, in words? A few rules over its numbers."""
+"""What follows from a benchmark, in words? A few rules over its numbers.
+
+How does a benchmark look on a terminal, and in JSON?
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
-from equitar.bench_result import Bench, Group, PartTime, ShardTime, SourceTime, Speed
+from equitar.benchmarking.result import KINDS, Bench, Group, PartTime, ShardTime, SourceTime, Speed
+from equitar.text import counted, table
 
 _LITTLE = 0.05  # a share of the time that does not matter
 _BUSY = 0.7  # a share of the time in which the main process computes, from which on more workers do not help
@@ -15,7 +21,6 @@ _FASTER = 1.1  # times as fast: less may be noise
 _MUCH_TO_RECEIVE = 0.2  # of the time that making a sample takes
 _SLOW = 3.0  # times as long as others
 _NOTICEABLE = 0.0005  # seconds for a sample, below which a difference is noise, or no harm
-
 _NAMES = {
     "open": "opening shards",
     "read": "reading",
@@ -160,18 +165,128 @@ def ours_in(found: Bench, group: Group) -> Speed | None:
     return ours[-1] if ours else None
 
 
-def counted(number: int, what: str) -> str:
-    """Return a number with its noun.
-
-    >>> counted(1, "worker"), counted(2000, "round")
-    ('1 worker', '2,000 rounds')
-    """
-    return f"{number:,} {what}" + "s" * (number != 1)
-
-
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms"
 
 
 def _percent(share: float) -> str:
     return f"{share:.0%}"
+
+
+_LISTED = 5  # shards
+_MUCH = 1.5  # a first round that is so many times slower is shown
+
+
+def bench_json(found: Bench) -> dict[str, Any]:
+    """Return a benchmark as what JSON can hold, with the median of each speed and what follows from it."""
+    told = asdict(found)
+    for one, speed in zip(told["speeds"], found.speeds, strict=True):
+        one["median"] = speed.median
+    return {**told, "conclusions": conclusions(found)}
+
+
+def bench_text(found: Bench) -> str:
+    """Return a benchmark as tables, and in words."""
+    rounds = len(found.speeds[0].rounds) if found.speeds else 0
+    head = (
+        f"{found.samples:,} samples each, {rounds} rounds in turn"
+        if rounds > 1
+        else f"{found.samples:,} samples each, once"
+    )
+    return "\n\n".join([head, _speeds(found), _sources(found), _shards(found.shards), "\n".join(conclusions(found))])
+
+
+def _title(group: Group, found: Bench) -> str:
+    unit = "single samples" if found.batch_size == 1 else f"batches of {found.batch_size}"
+    titles = {
+        "read": "reading, one process",
+        "batches": f"{unit}, one process",
+        "workers": f"{unit}, {counted(found.num_workers, 'worker')}",
+    }
+    return titles[group]
+
+
+def _speeds(found: Bench) -> str:
+    with_first = not found.is_far and any(
+        one.first is not None and one.median > _MUCH * one.first for one in found.speeds
+    )
+    header = ["", "samples/s", "best", "MB/s", *(["first time"] if with_first else []), "x webdataset"]
+    rows = [header]
+    group = None
+    for one in found.speeds:
+        if one.group != group:
+            group = one.group
+            rows.append([_title(group, found), *[""] * (len(header) - 1)])
+        rows.append(_speed(one, with_first=with_first))
+    notes = [table(rows)]
+    if with_first:
+        notes.append("first time: with the shards out of the page cache; all else is from memory")
+    if found.is_far:
+        notes.append("shards are remote: reading one by one waits for each answer; batches are read ahead of")
+    if found.refused is not None:
+        notes.append(f"webdataset cannot read these shards: {found.refused}")
+    return "\n".join(notes)
+
+
+def _speed(one: Speed, *, with_first: bool) -> list[str]:
+    first = ["-" if one.first is None else f"{one.first:,.0f}"] if with_first else []
+    ratio = "-" if one.ratio is None else f"{one.ratio:.2f}"
+    speed = f"{one.median * one.bytes / 1e6:,.1f}"
+    return [f"  {one.name}", f"{one.median:,.0f}", f"{max(one.rounds):,.0f}", speed, *first, ratio]
+
+
+def _label(part: PartTime) -> str:
+    return part.name or part.kind
+
+
+def _sources(found: Bench) -> str:
+    labels = ((part.kind, _label(part)) for one in found.sources for part in reversed(one.parts))
+    # From the last on: a source's own stages come before those that all share.
+    parts = list(dict.fromkeys(labels))[::-1]
+    parts.sort(key=lambda part: KINDS.index(part[0]))
+    with_first = any(_is_slower_first(part) for one in found.sources for part in one.parts)
+    rows = [
+        ["ms a sample", "samples", "MB", *(["read first"] if with_first else []), *(label for _, label in parts), "all"]
+    ]
+    if found.num_workers:
+        rows[0].append("wait")
+    rows += [_source(one, parts, with_first=with_first) for one in found.sources]
+    notes = [table(rows)]
+    if found.in_blocks:
+        notes.append("timed one by one; with no stages, batches are read in blocks, which is faster")
+    if found.num_workers:
+        notes.append(f"wait: of the main process, with {counted(found.num_workers, 'worker')}")
+    if found.missed:
+        notes.append(f"not in these samples: {', '.join(found.missed)}; ask for more `--samples` and `--seconds`")
+    return "\n".join(notes)
+
+
+def _is_slower_first(part: PartTime) -> bool:
+    return part.kind == "read" and part.first > _MUCH * part.seconds
+
+
+def _source(one: SourceTime, parts: Sequence[tuple[str, str]], *, with_first: bool) -> list[str]:
+    of = {(part.kind, _label(part)): part for part in one.parts}
+    first = [_ms_cell(of["read", "read"].first)] if with_first else []
+    cells = [_ms_cell(of[part].seconds) if part in of else "-" for part in parts]
+    waited = [] if one.waited is None else [_ms_cell(one.waited)]
+    return [one.name, f"{one.samples:,}", f"{one.bytes / 1e6:,.1f}", *first, *cells, _ms_cell(one.seconds), *waited]
+
+
+def _shards(shards: Sequence[ShardTime]) -> str:
+    rows = [["slowest shards, first time", "samples", "MB/s", "ms a sample"]]
+    rows += [
+        [
+            f"{one.source}: {one.path}",
+            f"{one.samples:,}",
+            f"{one.bytes / 1e6 / max(one.seconds, 1e-9):,.1f}",
+            _ms_cell(one.seconds / one.samples),
+        ]
+        for one in shards[:_LISTED]
+    ]
+    more = f"and {len(shards) - _LISTED:,} more" if len(shards) > _LISTED else ""
+    return "\n".join([table(rows), *([more] if more else [])])
+
+
+def _ms_cell(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f}" if seconds < 0.01 else f"{seconds * 1e3:.1f}"

@@ -10,15 +10,9 @@ import sys
 
 import click
 
-from equitar.cli_bench import bench_command
-from equitar.cli_completion import completion_command
-from equitar.cli_export import export_command
-from equitar.cli_index import check_command, index_command, summarize_command
-from equitar.cli_plan import plan_command, stats_command
-from equitar.cli_report import report_command
-from equitar.cli_words import Commands, debug_option, parse_sources, source_options
-
-__all__ = ["Commands", "debug_option", "main", "parse_sources", "source_options"]
+from equitar.cli.indexing import check_command, index_command, summarize_command
+from equitar.cli.inspection import bench_command, export_command, plan_command, report_command, stats_command
+from equitar.cli.options import Commands, completion_command, debug_option
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -55,6 +49,3 @@ for command in (
     completion_command,
 ):
     main.add_command(command)
-
-if __name__ == "__main__":
-    main()

@@ -1,26 +1,86 @@
-"""The commands that write and check what planning needs: `index`, `summarize` and `check`."""
+"""The commands that write and check what planning needs: `index`, `summarize` and `check`.
+
+How does the work of `index` look on a terminal, and in JSON: what it did, and what it would do?
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from equitar.cli_index_text import estimates_shown, report_shown
-from equitar.cli_words import parse_sources, source_options
-from equitar.detect import detect_array_part
-from equitar.indexing import check, index, summarize
-from equitar.outside import read_classes, read_labels
+from equitar.cli.options import parse_sources, source_options
+from equitar.indexing.estimate import dry_run
+from equitar.indexing.executors import num_cores
+from equitar.indexing.index import IndexReport, check, index, summarize
+from equitar.labels.tables import read_classes, read_labels
+from equitar.ranks import detect_array_part
+from equitar.sources import Source
+from equitar.text import _time, listed_some, table
 
 if TYPE_CHECKING:
     from distributed import Client
 
-_PART = re.compile(r"([0-9]+)/([0-9]+)")
 
+def report_shown(report: IndexReport, *, as_json: bool) -> str:
+    """Return what indexing did, as tables or as JSON."""
+    if as_json:
+        return json.dumps({"sources": [asdict(one) for one in report.sources]}, indent=2)
+    rows = [("source", "written", "up to date", "samples", "MB")]
+    rows += [
+        (one.name, f"{one.written:,}", f"{one.skipped:,}", f"{one.samples:,}", f"{one.bytes / 1e6:,.1f}")
+        for one in report.sources
+    ]
+    lines = [table(rows)]
+    for one in report.sources:
+        told = {"changed": one.changed, "gone": one.gone, "missing, left out": one.missing}
+        if len(one.added) < one.written + one.skipped:  # else it is all new
+            told = {"added": one.added, **told}
+        lines += [f"{one.name}: {len(paths):,} {what}: {listed_some(paths)}" for what, paths in told.items() if paths]
+        if one.holes:
+            lines.append(f"{one.name}: its numbers jump over {len(one.holes):,}: {listed_some(one.holes)}")
+        if one.swept:
+            lines.append(f"{one.name}: {len(one.swept):,} left by killed writes, removed: {listed_some(one.swept)}")
+        lines += [f"{one.name}: {note}" for note in one.notes]
+    return "\n".join(lines)
+
+
+def estimates_shown(
+    sources: Sequence[Source], labels: str | None, jobs: int | None, *, force: bool, as_json: bool
+) -> str:
+    """Return what indexing would cost, as tables or as JSON."""
+    found = dry_run(sources, labels=labels, jobs=jobs or num_cores(), force=force)
+    if as_json:
+        return json.dumps({"sources": [asdict(one) for one in found]}, indent=2)
+    rows = [("source", "shards", "to read", "walked", "samples", "MB")]
+    rows += [
+        (
+            one.name,
+            f"{one.shards:,}",
+            f"{one.to_read:,}",
+            f"{one.walked:,}",
+            f"{one.samples:,}",
+            f"{one.bytes / 1e6:,.1f}",
+        )
+        for one in found
+    ]
+    ways = [("way of reading", "requests", "MB read", f"time, {found[0].jobs} processes")]
+    ways += [
+        (f"{one.name}: {way.how}", f"{way.requests:,}", f"{way.bytes / 1e6:,.1f}", _time(way.seconds))
+        for one in found
+        for way in one.ways
+    ]
+    told = "nothing was written; samples, MB and times are reckoned from the shards walked"
+    return "\n\n".join([table(rows), table(ways) if len(ways) > 1 else "nothing is to be read", told])
+
+
+_PART = re.compile(r"([0-9]+)/([0-9]+)")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 jobs_option = click.option(
     "--jobs", metavar="N", type=click.IntRange(min=1), help="Processes (default: one for each core)."

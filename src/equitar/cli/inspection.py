@@ -1,16 +1,123 @@
-"""The commands that look before anything is trained: `stats` at classes and sources, `plan` at what is emitted when."""
+"""The commands that look before anything is trained: `stats` at classes and sources, `plan` at what is emitted when.
+
+The command that writes a page to look at before training: `report`.
+
+The command that hands out what sidecars say: `export`, to a file that other tools read.
+
+The command that measures: `bench`, on the user's own shards.
+"""
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 
 import click
 
-from equitar.class_stats import stats
-from equitar.cli_batches import PlanOptions, batches_of, plan_options, sources_or_training, stats_options
-from equitar.cli_text import plan_json, plan_text, stats_json, stats_text
-from equitar.cli_words import Output, source_options
+from equitar.cli.options import Output, parse_sources, source_options
+from equitar.cli.plan_options import (
+    PlanOptions,
+    batches_of,
+    bench_options,
+    plan_options,
+    repeat_options,
+    sources_or_training,
+    stats_options,
+)
+from equitar.reporting.stats import stats
+from equitar.reporting.text import plan_json, plan_text, stats_json, stats_text
+from equitar.urls import shown
+
+_BATCH_SIZE = 64
+
+
+@click.command("bench", short_help="Measure speed beside plain webdataset, and where time goes.")
+@click.option(
+    "--samples", metavar="N", type=click.IntRange(min=1), default=2000, show_default=True, help="Samples of each run."
+)
+@click.option(
+    "--seconds",
+    metavar="S",
+    type=click.FloatRange(min=0, min_open=True),
+    default=20.0,
+    show_default=True,
+    help="About how long it may take; slow pipelines run fewer samples.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@bench_options
+@source_options
+def bench_command(
+    asked: PlanOptions,
+    words: tuple[str, ...],
+    root: str | None,
+    sidecars: str | None,
+    samples: int,
+    seconds: float,
+    as_json: bool,
+) -> None:
+    """Compare these shards, or a training's pipeline, with plain webdataset, and say where the time goes.
+
+    Both read the same shards in turn, in one run: reading, batches in one process, and batches through workers. Then what a
+    sample of each source costs in each part, the slowest shards, and what follows. SOURCE may be one package.module:name: a
+    training's own pipeline, or a function that returns it; its stages are applied in both. Other SOURCEs come in batches of 64
+    unless --batch-size says otherwise. The page cache is emptied of the shards that are read, for the first time of each.
+
+    \b
+      equitar bench cc3m=/data/cc3m-{000000..000331}.tar
+      equitar bench a=a.tar b=b.tar --batch-size 256 --num-workers 4 --samples 10000 --seconds 60
+      equitar bench my_training:batches --num-workers 4 --json
+    """
+    from equitar.benchmarking.bench import bench
+    from equitar.benchmarking.text import bench_json, bench_text
+
+    found = sources_or_training(words, root, sidecars, asked.keep)
+    if isinstance(found, Sequence) and asked.batch_size is None:
+        asked.batch_size = _BATCH_SIZE
+    told = bench(
+        batches_of(asked, words, found),
+        samples=samples,
+        num_workers=asked.num_workers,
+        epoch=asked.epoch,
+        seconds=seconds,
+    )
+    click.echo(json.dumps(bench_json(told), indent=2) if as_json else bench_text(told))
+
+
+@click.command("export", short_help="Write a Parquet file with a row for each sample.")
+@click.option("-o", "--output", metavar="FILE.parquet", type=Output(), required=True, help="The file to write.")
+@repeat_options
+@click.option("--binary-keys", is_flag=True, help="Keys as bytes, where some are no UTF-8.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+@source_options
+def export_command(
+    asked: PlanOptions,
+    words: tuple[str, ...],
+    root: str | None,
+    sidecars: str | None,
+    output: str,
+    binary_keys: bool,
+    quiet: bool,
+) -> None:
+    """Write a Parquet file with a row for each sample: key, labels, counts, sizes, and repeat factor.
+
+    DuckDB, pandas and polars read it. Only sidecars are read.
+
+    \b
+      equitar export lvis=/data/lvis-{000..099}.tar -o presence.parquet --repeat 1e-3
+      duckdb -c "SELECT label, count(*) FROM (SELECT unnest(labels) AS label FROM 'presence.parquet') GROUP BY ALL"
+    """
+    from equitar.reporting.parquet import export
+
+    num_samples = export(
+        parse_sources(words, root=root, sidecars=sidecars),
+        output,
+        repeat=asked.factor(),
+        binary_keys=binary_keys,
+        progress=not quiet,
+    )
+    click.echo(f"{output}: {num_samples:,} samples")
+
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -32,13 +139,13 @@ def stats_command(
       equitar stats cc3m=@shards.txt --keep 'cc3m=!bad_keys.txt'
       equitar stats my_training:batches --world-size 8 --json
     """
-    from equitar import plots
+    from equitar.reporting import plots
 
     if plot:
         plots.require_matplotlib()  # before minutes are spent on counting
     sources = sources_or_training(words, root, sidecars, asked.keep)
     if not isinstance(sources, Sequence):
-        from equitar.training import adjusted
+        from equitar.loading.batches import adjusted
 
         sources = adjusted(sources, world_size=asked.world_size, repeat=asked.factor())
     found = stats(sources, repeat=asked.factor())
@@ -70,7 +177,7 @@ def plan_command(
       equitar plan a=a.tar --batch-size 64 --keep a=split:0/5
       equitar plan my_training:batches --world-size 8 --num-workers 4 --json --samples
     """
-    from equitar.plan_preview import emissions, preview
+    from equitar.reporting.preview import emissions, preview
 
     if samples and not as_json:
         raise click.UsageError("`--samples` goes with `--json`")
@@ -83,3 +190,57 @@ def plan_command(
     if samples:
         for one in emissions(batches, epoch=asked.epoch, num_workers=asked.num_workers):
             click.echo(json.dumps(one._asdict()))
+
+
+_OF_SOURCES = ("--repeat", "--cap")  # options that mean something without batches
+_WORDS = 8  # of the sources, that are named
+
+
+@click.command("report", short_help="Write one page to look at before training.")
+@click.option("-o", "--output", metavar="FILE.html", type=Output(), required=True, help="Where to write the page.")
+@plan_options
+@source_options
+def report_command(
+    asked: PlanOptions, words: tuple[str, ...], root: str | None, sidecars: str | None, output: str
+) -> None:
+    """Write one page to look at before training: sources, classes, thresholds, schedule, readers, and what is odd.
+
+    It is one file that loads nothing else. Without --batch-size it has what holds for any batches. No tar is opened.
+    SOURCE may be one package.module:name: a training's own pipeline, or a function that returns it.
+
+    \b
+      equitar report cc3m=/data/cc3m-{000000..000331}.tar --batch-size 256 --world-size 8 --num-workers 4 -o report.html
+      equitar report lvis=/data/lvis-{000..099}.tar --repeat 1e-3 -o report.html
+      equitar report my_training:batches --world-size 8 --num-workers 4 -o report.html
+    """
+    from equitar.reporting.findings import findings_of
+    from equitar.reporting.page import report, require_report
+
+    require_report()  # before minutes are spent on counting
+    found = sources_or_training(words, root, sidecars, asked.keep)
+    only_sources = isinstance(found, Sequence) and asked.batch_size is None
+    extra = [name for name in asked.given() if name not in _OF_SOURCES]
+    if only_sources and extra:
+        raise click.UsageError(f"`{extra[0]}` goes with `--batch-size`, or with a training's own pipeline")
+    told = report(
+        found if only_sources else batches_of(asked, words, found),
+        output,
+        repeat=asked.factor() if only_sources else None,
+        epoch=asked.epoch,
+        num_workers=asked.num_workers,
+        command=_command(asked, words, root, sidecars, output),
+    )
+    for one in findings_of(told):
+        click.echo(f"{one.level:8} {one.found}")
+    click.echo(f"written  {output}")
+
+
+def _command(asked: PlanOptions, words: Sequence[str], root: str | None, sidecars: str | None, output: str) -> str:
+    """Return the command line, without what may be secret in a URL; a shell may have made one word into thousands."""
+    line = ["equitar", "report", *(shown(word) for word in words[:_WORDS])]
+    line += ["..."] if len(words) > _WORDS else []
+    places = {"--root": root, "--sidecars": sidecars, **asked.given(), "-o": output}
+    for name, value in places.items():
+        for one in value if isinstance(value, tuple) else (value,):
+            line += [] if one is None else [name] if one is True else [name, shown(str(one))]
+    return shlex.join(line)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from equitar.cli_words import kept, parse_sources
-from equitar.repeat import RepeatFactor
+from equitar.cli.options import kept, parse_sources
+from equitar.planning.repeat_factors import RepeatFactor
+from equitar.planning.weights import Temperature, Weights
 from equitar.sources import Source
-from equitar.weights import Temperature, Weights
 
 if TYPE_CHECKING:
-    from equitar.pipeline import Batches
+    from equitar.loading.batches import Batches
 
 _TRAINING = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*")
 
@@ -171,7 +171,7 @@ def sources_or_training(
         raise click.UsageError(f"SOURCE must be name=urls or package.module:name; got {words[0]!r}")
     if not trainings:
         return kept(parse_sources(words, root=root, sidecars=sidecars), keep)
-    from equitar.training import load_training
+    from equitar.loading.batches import load_training
 
     if len(words) > 1 or root or sidecars or keep:
         raise click.UsageError(f"{trainings[0]!r} is a training's own pipeline and stands alone, without other SOURCEs")
@@ -180,8 +180,8 @@ def sources_or_training(
 
 def batches_of(asked: PlanOptions, words: Sequence[str], found: list[Source] | Batches) -> Batches:
     """Return the batches that words and options ask for; `found` is what the words name."""
-    from equitar.build import debiased, mixed
-    from equitar.training import adjusted
+    from equitar.loading.batches import adjusted
+    from equitar.loading.builders import debiased, mixed
 
     if isinstance(found, Sequence):
         if asked.batch_size is None:

@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
 from equitar.errors import MissingShardError
-from equitar.labels import labels_from_spec
-from equitar.ledger import Ledger, ledgers_of
-from equitar.opening import open_remote, open_stream
-from equitar.ranges import RangesFile
-from equitar.shard_index import Shard
+from equitar.indexing.shard_task import Shard
+from equitar.indexing.source_job import Ledger, ledgers_of
+from equitar.labels.extractors import labels_from_spec
 from equitar.sources import Source
-from equitar.storage import exists, local_path
-from equitar.tar import MemberTable, read_in_bulk, read_table
+from equitar.storage.files import exists
+from equitar.storage.ranges import RangesFile
+from equitar.storage.streams import open_remote, open_stream
+from equitar.tar.table import MemberTable, read_in_bulk, read_table
+from equitar.urls import local_path
 
 _THREADS = 16  # files asked for side by side: waiting is most of the time
 _PART = 8 << 20  # bytes of one request
 _TIMED = 32 << 20  # bytes of a shard that are fetched to see how fast whole ones would come
-
 Clock = Callable[[], float]
 
 

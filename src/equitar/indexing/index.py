@@ -17,26 +17,23 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from tqdm import tqdm
 
-from equitar.cross_check import Known, differences, expecting
 from equitar.errors import LabelError, MissingShardError, ReadOnlyError, ShardError, SidecarError
-from equitar.executors import outcomes
-from equitar.label_recipe import Recipe, Spooled, recipe_of, spool, spooled
-from equitar.labels import Missing
-from equitar.ledger import Ledger, SourceReport, check_policy, keep_part, ledgers_of, shared_options
-from equitar.mend import index_command
-from equitar.outside import LabelTable, Vocabulary
-from equitar.shard_index import Outcome, Shard, check_shard, index_shard, rename_classes, sidecar_row
-from equitar.sources import Source
-from equitar.storage import local_path, place_of, remove
-from equitar.summary import load_summary
+from equitar.indexing.executors import outcomes
+from equitar.indexing.foreign_index import Known, differences, expecting
+from equitar.indexing.label_job import Recipe, Spooled, recipe_of, spool, spooled
+from equitar.indexing.shard_task import Outcome, Shard, check_shard, index_shard, rename_classes, sidecar_row
+from equitar.indexing.source_job import Ledger, SourceReport, check_policy, keep_part, ledgers_of, shared_options
+from equitar.labels.extractors import Missing
+from equitar.labels.tables import LabelTable, Vocabulary
+from equitar.sidecars.summary import load_summary
+from equitar.sources import Source, index_command
+from equitar.storage.files import remove
+from equitar.urls import local_path, place_of
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["IndexReport", "SourceReport", "check", "index", "summarize"]
-
 MissingShards: TypeAlias = Literal["error", "skip"]
-
 _LISTED = 20  # failures told in full
 
 

@@ -15,10 +15,11 @@ from functools import lru_cache
 from typing import Any
 
 from equitar.errors import StorageError
-from equitar.labels import Extractor, Missing, labels_from_spec
-from equitar.outside import LabelTable, Vocabulary, read_classes, read_labels
-from equitar.redact import shown
-from equitar.storage import StorageOptions, join, read_bytes, write_bytes_atomically
+from equitar.labels.extractors import Extractor, Missing, labels_from_spec
+from equitar.labels.tables import LabelTable, Vocabulary, read_classes, read_labels
+from equitar.sources import StorageOptions
+from equitar.storage.files import read_bytes, write_bytes_atomically
+from equitar.urls import join, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,27 +1,78 @@
-"""What is done for one shard when it is indexed or checked? It runs in any process, and knows of no other shard."""
+"""What is done for one shard when it is indexed or checked? It runs in any process, and knows of no other shard.
+
+How are the labels of a shard read whose members are known? Where its sidecar says, without a walk through its headers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from equitar.errors import LabelError, MissingShardError, SidecarError, StaleSidecarError
-from equitar.label_reading import read_contents
-from equitar.label_recipe import Recipe, Spooled, spooled
-from equitar.labels import Extractor, Labels, Missing, TextLabels, labels_from_spec, no_label
-from equitar.mix64 import Int64
-from equitar.opening import open_stream
-from equitar.outside import LabelTable, Vocabulary, encoded
+from equitar.arrays import Int64
+from equitar.errors import LabelError, MissingShardError, ShardError, SidecarError, StaleSidecarError
+from equitar.indexing.label_job import Recipe, Spooled, spooled
+from equitar.labels.extractors import Extractor, Labels, Missing, TextLabels, labels_from_spec, no_label
+from equitar.labels.tables import LabelTable, Vocabulary, encoded
 from equitar.presence import Presence
-from equitar.redact import shown
-from equitar.sidecar import ClassNames, Sidecar, digest_of, read_sidecar, sidecar_of, write_sidecar
+from equitar.sidecars.sidecar import ClassNames, Sidecar, digest_of, read_sidecar, sidecar_of, write_sidecar
+from equitar.sidecars.summary import Summary, summary_of
 from equitar.sources import Retries
-from equitar.storage import exists, is_newer, touch
-from equitar.summary import Summary, summary_of
-from equitar.tar import MemberTable, read_table
+from equitar.storage.files import exists, is_newer, touch
+from equitar.storage.streams import open_stream
+from equitar.tar.grouping import what_differs
+from equitar.tar.headers import BLOCK
+from equitar.tar.table import MemberTable, read_table
+from equitar.urls import shown
+
+
+def read_contents(sidecar: Sidecar, file: BinaryIO, fields: Collection[str] | None) -> MemberTable | None:
+    """Return the member table of a shard with the bytes of some fields, of which nothing else but their headers is read.
+
+    Args:
+        sidecar: The sidecar of the shard, which can be sliced.
+        file: The shard; it can seek.
+        fields: The fields; None is for all.
+
+    Returns:
+        The table; None if a header is not that of its member: the shard was written anew, and is to be walked.
+
+    Raises:
+        ShardError: If the shard ends before.
+    """
+    keys = list(sidecar.keys)
+    contents: list[dict[str, bytes]] = [{} for _ in keys]
+    wanted = np.array([fields is None or name in fields for name in sidecar.fields], bool)
+    members = np.flatnonzero(wanted[sidecar.field]) if len(sidecar.field) else np.zeros(0, np.int64)
+    rows = np.searchsorted(sidecar.indptr, members, side="right") - 1
+    columns = (rows, sidecar.field[members], sidecar.offset[members], sidecar.size[members])
+    for row, name_index, offset, size in zip(*(column.tolist() for column in columns), strict=True):
+        file.seek(offset - BLOCK)
+        found = file.read(BLOCK + size)
+        while len(found) < BLOCK + size and (
+            more := file.read(BLOCK + size - len(found))
+        ):  # at most 2 GiB come at once
+            found += more
+        if len(found) < BLOCK + size:
+            end = offset - BLOCK + len(found)
+            raise ShardError(f"the shard ends at byte {end} but its sidecar has data up to {offset + size}")
+        name = sidecar.fields[name_index]
+        if what_differs(found[:BLOCK], key=keys[row], field=name, size=size):
+            return None
+        contents[row][name] = found[BLOCK:]
+    return MemberTable(
+        keys=keys,
+        indptr=sidecar.indptr,
+        fields=list(sidecar.fields),
+        field=sidecar.field,
+        offset=sidecar.offset,
+        size=sidecar.size,
+        sliceable=True,
+        contents=contents,
+        notes=(),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

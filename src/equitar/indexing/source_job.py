@@ -11,20 +11,17 @@ from operator import itemgetter
 
 import numpy as np
 
-from equitar.arguments import listed_sources
+from equitar.arrays import Int64
 from equitar.errors import LabelError, MissingShardError, SidecarError, SourceError
-from equitar.holes import holes, listed_some
-from equitar.leftovers import sweep
-from equitar.mend import index_command
-from equitar.mix64 import Int64
-from equitar.outside import LabelTable
-from equitar.redact import shown
-from equitar.shard_index import Outcome, Shard
-from equitar.sidecar import ClassNames
-from equitar.sources import Source
-from equitar.storage import ShardList, StorageOptions, local_path, sidecar_url
-from equitar.summary import Summary, newest_summary, shards_of, write_summary
-from equitar.summary_format import joined
+from equitar.indexing.housekeeping import holes, sweep
+from equitar.indexing.shard_task import Outcome, Shard
+from equitar.labels.tables import LabelTable
+from equitar.sidecars.sidecar import ClassNames
+from equitar.sidecars.summary import Summary, joined, newest_summary, shards_of, write_summary
+from equitar.sources import Source, StorageOptions, index_command, listed_sources
+from equitar.storage.listing import ShardList, sidecar_url
+from equitar.text import listed_some
+from equitar.urls import local_path, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

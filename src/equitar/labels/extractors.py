@@ -32,10 +32,8 @@ from equitar.sources import Sample
 
 Labels: TypeAlias = list[int] | list[str]
 Missing: TypeAlias = Literal["error", "empty"]
-
 FUNCTION_MEND = "read such labels with `package.module:function`"
 _WANTED = "a field (`cls`, `txt`), `json:PATH`, `npy` or `package.module:function`"
-
 _INTEGER = re.compile(r"[+-]?[0-9]{1,99}")  # Python reads no integer of thousands of digits
 _HEXADECIMAL = re.compile(r"[+-]?0[xob][0-9a-f]+", re.IGNORECASE)
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")

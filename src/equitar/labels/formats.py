@@ -14,11 +14,10 @@ from typing import Any, NamedTuple, TypedDict
 from jmespath.exceptions import JMESPathError
 
 from equitar.errors import LabelError
-from equitar.labels import Labels, as_labels, parse_json, parse_label, search
+from equitar.labels.extractors import Labels, as_labels, parse_json, parse_label, search
 
 KEYS = ("key", "__key__", "file_name")  # what the key is called, the first of them that a row has
 LABELS = "labels"
-
 _ENDING = re.compile(r"\.(tsv|csv|jsonl|json|parquet)(?:\.gz)?", re.IGNORECASE)
 _COLUMN = re.compile(rf"(?P<urls>.*?{_ENDING.pattern}):(?P<column>.+)", re.IGNORECASE | re.DOTALL)
 _BATCH = 1 << 16  # rows that are Python objects at once

@@ -23,13 +23,14 @@ from typing import Any, cast
 
 import numpy as np
 
+from equitar.arrays import Int64
 from equitar.errors import LabelError
-from equitar.label_formats import Annotations, LabelFile, image_rows, json_lines, label_file, parquet_rows, text_rows
-from equitar.labels import Labels, parse_label
-from equitar.mix64 import Int64
+from equitar.labels.extractors import Labels, parse_label
+from equitar.labels.formats import Annotations, LabelFile, image_rows, json_lines, label_file, parquet_rows, text_rows
 from equitar.presence import Presence
-from equitar.sources import Source
-from equitar.storage import StorageOptions, expand, read_bytes
+from equitar.sources import Source, StorageOptions
+from equitar.storage.files import read_bytes
+from equitar.storage.listing import expand
 
 RULES = ("key", "base name", "image id")
 _AMBIGUOUS = -2

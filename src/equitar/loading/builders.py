@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from equitar.arguments import check_number, check_shares, listed_sources
-from equitar.catalog import Repeat
-from equitar.columns import columns
-from equitar.damage import Handler, checked_handler
+from equitar.checks import check_number
 from equitar.errors import PlanError
-from equitar.feed import checked_stages
-from equitar.order import Order
-from equitar.pipeline import Batches
-from equitar.plan import Agree, Short
-from equitar.recipe import Debiased, Exact, Mixed
-from equitar.sources import Source, Stage
-from equitar.weights import Changes, Weights
+from equitar.loading.batches import Batches
+from equitar.loading.collate import columns
+from equitar.loading.feed import checked_stages
+from equitar.loading.request import Order
+from equitar.planning.plan import Agree, Short
+from equitar.planning.recipes import Debiased, Exact, Mixed
+from equitar.planning.weights import Changes, Weights, check_shares
+from equitar.reading.damage import Handler, checked_handler
+from equitar.sidecars.catalog import Repeat
+from equitar.sources import Source, Stage, listed_sources
 
 _READ_AHEAD = 128 << 20
 _SHUFFLE = 5000  # samples of each source on each rank and lane: indexes, not bytes

@@ -7,21 +7,48 @@ them are copies of one sample (but for the padding of `exact`, which is for vali
     of two   a:d,b  b:c,a  ...    so each is a partner `count` times, and all appear equally often
 
 The plan makes a batch a function of (seed, epoch, step), so partners are too: they are equal after resuming, and in any worker.
+
+How do samples become a batch? As one dict of lists, unless the user has another way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from equitar.columns import columns
+from equitar.arrays import Int64
+from equitar.checks import check_integer
 from equitar.errors import StageError
-from equitar.mix64 import Int64, Purpose, fold, permutation, text_id
-from equitar.shape import check_integer
+from equitar.rng import Purpose, fold, permutation, text_id
 from equitar.sources import Sample
+
+
+def columns(samples: Sequence[Any]) -> Any:
+    """Return samples as one dict of lists; tuples as a tuple of lists, and anything else as a list.
+
+    Raises:
+        StageError: If the samples have different fields.
+
+    >>> columns([{"__key__": "a", "cls": 1}, {"__key__": "b", "cls": 0}])
+    {'__key__': ['a', 'b'], 'cls': [1, 0]}
+    """
+    if not samples:  # in validation, stages may drop all of a batch
+        return {"__key__": []}
+    if not isinstance(samples[0], dict):
+        is_tuples = isinstance(samples[0], tuple)
+        return tuple(list(column) for column in zip(*samples, strict=True)) if is_tuples else list(samples)
+    first = samples[0]
+    for sample in samples:
+        if sample.keys() != first.keys():
+            odd = min(sample.keys() ^ first.keys())
+            raise StageError(
+                f"samples of a batch must have the same fields but of {first.get('__key__')!r} and {sample.get('__key__')!r} only "
+                f"one has {odd!r}; choose `fields`, or give `collate` (`collate=list` keeps samples as they are)"
+            )
+    return {field: [sample[field] for sample in samples] for field in first}
 
 
 def partners(key: int, length: int, count: int) -> Int64:

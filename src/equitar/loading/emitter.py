@@ -13,40 +13,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from equitar.ahead import Budget, Lookahead, Wanted
-from equitar.block import Block, shards_in
-from equitar.columns import columns
-from equitar.damage import Unread
 from equitar.errors import StageError
-from equitar.feed import Feed, Fetched
-from equitar.laid import Places
-from equitar.plan import Plan
-from equitar.reader import OPEN_SHARDS, OpenShards, Reader
-from equitar.topology import Topology
+from equitar.loading.collate import columns
+from equitar.loading.feed import Feed, Fetched
+from equitar.loading.record import Record
+from equitar.planning.plan import Places, Plan
+from equitar.ranks import Topology
+from equitar.reading.block import Block, shards_in
+from equitar.reading.prefetch import Budget, Lookahead, Wanted
+from equitar.reading.reader import OPEN_SHARDS, OpenShards, Reader
+from equitar.sidecars.selection import Unread
 
 _BLOCK = 4096  # samples that are looked up together
-
-
-class Record(NamedTuple):
-    """What a batch is: beside it on its way to the main process.
-
-    Attributes:
-        epoch: Its epoch.
-        step: Its step in the epoch.
-        source: Its source; None if it is mixed.
-        keys: Keys of its samples.
-        counts: How many of them each source gave.
-        dropped: Samples that stages dropped; their places were taken by substitutes, or stayed empty in validation.
-        lost: Samples that could not be read, and what came of their places is the same.
-    """
-
-    epoch: int
-    step: int
-    source: str | None
-    keys: tuple[str, ...]
-    counts: tuple[tuple[str, int], ...]
-    dropped: tuple[Unread, ...]
-    lost: tuple[Unread, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

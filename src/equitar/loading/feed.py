@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from equitar.ahead import Wanted
-from equitar.damage import SampleLostError, TolerantReader
 from equitar.errors import StageError
-from equitar.reader import Reader
+from equitar.reading.damage import SampleLostError, TolerantReader
+from equitar.reading.prefetch import Wanted
+from equitar.reading.reader import Reader
 from equitar.sources import Sample, Stage
 
 # Stages of webdataset and ours that hold samples back, or change how many there are, as `name_of` calls them.

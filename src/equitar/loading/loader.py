@@ -11,23 +11,19 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from equitar.agreement import compare_over_ranks, let_collectives_end
-from equitar.clock import Position
-from equitar.detect import detect_workers
-from equitar.emit import Record
+from equitar.checks import check_integer
 from equitar.errors import PlanError, SidecarError
-from equitar.mix64 import Purpose, fold
-from equitar.pipeline import Batches
-from equitar.plan import Plan
-from equitar.ring import Packed, Ring
-from equitar.shape import check_integer
-from equitar.state import State, check_state, differences, state_of, walk_on
-from equitar.tally import Report, Tally
+from equitar.loading.batches import Batches
+from equitar.loading.position import Position
+from equitar.loading.record import Record, Report, Tally
+from equitar.loading.shared_slots import Packed, Ring
+from equitar.loading.state import State, check_state, differences, state_of, walk_on
+from equitar.planning.plan import Plan
+from equitar.ranks import compare_over_ranks, detect_workers, let_collectives_end
+from equitar.rng import Purpose, fold
 
 logger = logging.getLogger("equitar")
-
 Sent: TypeAlias = Iterator[tuple[Record, Any]]
-
 _BROKEN_OFF = 3  # passes in a row at one step, before it looks like a habit
 
 

@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
-from equitar.damage import Unread
-from equitar.emit import Record
+from equitar.sidecars.selection import Unread
+
+
+class Record(NamedTuple):
+    """What a batch is: beside it on its way to the main process.
+
+    Attributes:
+        epoch: Its epoch.
+        step: Its step in the epoch.
+        source: Its source; None if it is mixed.
+        keys: Keys of its samples.
+        counts: How many of them each source gave.
+        dropped: Samples that stages dropped; their places were taken by substitutes, or stayed empty in validation.
+        lost: Samples that could not be read, and what came of their places is the same.
+    """
+
+    epoch: int
+    step: int
+    source: str | None
+    keys: tuple[str, ...]
+    counts: tuple[tuple[str, int], ...]
+    dropped: tuple[Unread, ...]
+    lost: tuple[Unread, ...]
 
 
 class Report(TypedDict):

@@ -7,25 +7,25 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from equitar.ahead import Budget
-from equitar.arguments import asked_factor
-from equitar.catalog import Catalog, Repeat, catalog_of, supplies_of
-from equitar.clock import Position
-from equitar.damage import Handler, TolerantReader
-from equitar.detect import detect_ranks
-from equitar.emit import Emitter, Record
+from equitar.checks import check_integer, check_place
 from equitar.errors import PlanError
-from equitar.feed import Feed
-from equitar.heap import keep_freed_memory
-from equitar.line import Supply
-from equitar.passes import Walk
-from equitar.plan import Plan
-from equitar.reader import OpenShards, Reader, open_shards
-from equitar.recipe import Recipe
-from equitar.shape import Shape, batch_size_then, check_integer, check_place
+from equitar.loading.emitter import Emitter
+from equitar.loading.feed import Feed
+from equitar.loading.position import Position
+from equitar.loading.record import Record
+from equitar.loading.shared_slots import keep_freed_memory
+from equitar.planning.passes import Walk
+from equitar.planning.plan import Plan, Shape, batch_size_then
+from equitar.planning.recipes import Recipe
+from equitar.planning.repeat_factors import asked_factor
+from equitar.planning.supply import Supply
+from equitar.ranks import Topology, detect_ranks
+from equitar.reading.damage import Handler, TolerantReader
+from equitar.reading.prefetch import Budget
+from equitar.reading.reader import OpenShards, Reader, open_shards
+from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, supplies_of
+from equitar.sidecars.summary import standing
 from equitar.sources import Source, Stage
-from equitar.summary import standing
-from equitar.topology import Topology
 
 
 class Prepared(NamedTuple):

@@ -8,25 +8,116 @@ keep: that all ranks draw the same source at the same step is what `debiased` is
 
 An empty dict, which webdataset puts at the end of a shard, is passed on by stages that give one sample for one, and swallowed
 by those that gather samples.
+
+Which row is a sample that another reader made? Source, shard and row, by ``__url__`` and ``__key__``.
+
+Did the batches come in turn? For loaders that are not ours, which may hand them out as they are ready.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from equitar.catalog import Repeat, supplies_of
-from equitar.clock import Clock, Position
-from equitar.columns import columns
-from equitar.emit import steps_of
-from equitar.errors import StageError
-from equitar.line import Line
-from equitar.lookup import Lookup
-from equitar.mix64 import Purpose, fold, permutation
-from equitar.pipeline import Batches
-from equitar.reader import Reader, open_shards
+from equitar.errors import PlanError, StageError
+from equitar.loading.batches import Batches
+from equitar.loading.collate import columns
+from equitar.loading.emitter import steps_of
+from equitar.loading.position import Clock, Position
+from equitar.planning.line import Line
+from equitar.reading.reader import Reader, open_shards
+from equitar.rng import Purpose, fold, permutation
+from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, supplies_of
 from equitar.sources import Sample, Source
+from equitar.urls import place_of, shown
+
+Batch = TypeVar("Batch")
+
+
+def check_order(batches: Iterable[Batch], first_step: int = 0) -> Iterator[Batch]:
+    """Yield batches, and raise at the first that is out of turn.
+
+    A plain DataLoader with ``in_order=False`` would give ranks different sources at a step, and a data set cannot see it.
+
+    Args:
+        batches: Batches with ``__step__``, such as those of a DataLoader.
+        first_step: The step that the first must have, >= 0.
+
+    Raises:
+        PlanError: If a batch is out of turn, or has no ``__step__``.
+
+    >>> [batch["__step__"] for batch in check_order([{"__step__": 0}, {"__step__": 1}])]
+    [0, 1]
+    """
+    for due, batch in enumerate(batches, first_step):
+        step = batch.get("__step__") if isinstance(batch, dict) else None
+        if step is None:
+            raise PlanError(f"`check_order` needs batches with '__step__'; got {type(batch).__name__} at step {due}")
+        if step != due:
+            raise PlanError(f"step {step} came when step {due} was due; use `in_order=True`, or equitar.Loader")
+        yield batch
+
+
+class Lookup:
+    """Finds source, shard and row of samples by ``__url__`` and ``__key__``."""
+
+    def __init__(self, sources: Sequence[Source], stage: str) -> None:
+        self._sources, self._stage = sources, stage
+        self._catalog: Catalog | None = None
+        self._shards: dict[str, tuple[int, int]] = {}
+        # Of the latest shard: a stream goes through one after another.
+        self._rows: tuple[str, dict[str, int]] = ("", {})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_rows": ("", {})}
+
+    @property
+    def catalog(self) -> Catalog:
+        """The sources, looked at when first needed."""
+        if self._catalog is None:
+            self._catalog = catalog_of(self._sources)
+            for source, sidecars in enumerate(self._catalog.sidecars):
+                for shard, url in enumerate(sidecars.shards.urls):
+                    self._shards[place_of(url)] = (source, shard)
+        return self._catalog
+
+    def shard(self, sample: Any) -> tuple[int, int]:
+        """Return source and shard of a sample."""
+        _ = self.catalog
+        url = self.needed(sample, "__url__")
+        if url in self._shards:
+            return self._shards[url]
+        place = place_of(url)
+        if place not in self._shards:
+            names = ", ".join(source.name for source in self._sources)
+            raise StageError(
+                f"`{self._stage}` knows the shards of {names}, but a sample comes from {shown(url)}; give its source too"
+            )
+        self._shards[url] = self._shards[place]
+        return self._shards[url]
+
+    def row(self, sample: Any, source: int, shard: int) -> int:
+        """Return the row of a sample."""
+        url, key = self.needed(sample, "__url__"), self.needed(sample, "__key__")
+        if self._rows[0] != url:
+            keys = self.catalog.sidecars[source](shard).keys
+            self._rows = url, {one: row for row, one in enumerate(keys)}
+        if key not in self._rows[1]:
+            raise StageError(
+                f"`{self._stage}` finds no key {key!r} in the sidecar of {shown(url)}; run `equitar index` again"
+            )
+        return self._rows[1][key]
+
+    def needed(self, sample: Any, name: str) -> str:
+        """Return what a sample must have."""
+        if not isinstance(sample, dict) or name not in sample:
+            raise StageError(
+                f"`{self._stage}` needs {name!r} in every sample; webdataset's `map` and `to_tuple` drop it, so put "
+                f"`{self._stage}` before them"
+            )
+        found: str = sample[name]
+        return found
 
 
 @dataclass(frozen=True, slots=True)

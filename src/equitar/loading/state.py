@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TypedDict
 
-from equitar.clock import Position
 from equitar.errors import PlanError
-from equitar.line import Supply
-from equitar.order import Order
-from equitar.passes import Place, Walk
-from equitar.plan import Plan
-from equitar.recipe import Debiased, Mixed
-from equitar.weights import canonical, canonical_changes
+from equitar.loading.position import Position
+from equitar.loading.request import Order
+from equitar.planning.passes import Place, Walk
+from equitar.planning.plan import Plan
+from equitar.planning.recipes import Debiased, Mixed
+from equitar.planning.supply import Supply
+from equitar.planning.weights import canonical, canonical_changes
 
 STATE_VERSION = 1
 

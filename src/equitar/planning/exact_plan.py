@@ -11,17 +11,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from equitar.arrays import Int64
 from equitar.errors import PlanError
-from equitar.laid import Places
-from equitar.legal import checked_supplies
-from equitar.line import Line, Supply
-from equitar.mix64 import Int64, fold
-from equitar.passes import Place
-from equitar.shape import Shape, account_of, digest_of
+from equitar.planning.feasibility import checked_supplies
+from equitar.planning.line import Line
+from equitar.planning.passes import Place
+from equitar.planning.plan import Places, Shape, account_of, digest_of
+from equitar.planning.supply import Supply
+from equitar.rng import fold
 
 
 class ExactPlan:
-    """A plan of every sample once; see `equitar.plan.Plan`."""
+    """A plan of every sample once; see `equitar.planning.plan.Plan`."""
 
     is_whole = False
 

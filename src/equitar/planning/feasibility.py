@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from equitar.checks import check_integer
 from equitar.errors import PlanError
-from equitar.laid import most_of
-from equitar.line import Supply
-from equitar.quota import Stretch
-from equitar.repeat import ONE
-from equitar.shape import Shape, check_integer
-from equitar.weights import Changes, Passes, Weights
+from equitar.planning.line import most_of
+from equitar.planning.plan import Shape
+from equitar.planning.quotas import Stretch
+from equitar.planning.repeat_factors import ONE
+from equitar.planning.supply import Supply
+from equitar.planning.weights import Changes, Passes, Weights
 
 
 def checked_supplies(supplies: Sequence[Supply], steps: int | None) -> list[Supply]:

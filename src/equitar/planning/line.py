@@ -14,16 +14,18 @@ source which is seen 2.5 times gives each sample 2 or 3 times its factor.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
+from equitar.arrays import Int64
 from equitar.errors import PlanError
-from equitar.mix64 import Int64, Purpose, UInt64, draws, fold, multiply_shift, permutation, text_id
-from equitar.repeat import ONE, Rounding
+from equitar.planning.repeat_factors import ONE
+from equitar.planning.supply import Supply
+from equitar.rng import Purpose, draws, fold, multiply_shift, permutation
 
 _STRETCH_BITS = 40  # a stretch of 2**-40 too much is less than one copy in 10**12
 _ROWS_KEPT = 16  # shards whose copies are remembered; a window touches a few
@@ -35,84 +37,6 @@ class Copies(NamedTuple):
     shard: Int64
     row: Int64
     copy: Int64
-
-
-@dataclass(frozen=True, slots=True)
-class Once:
-    """The factors of rows that are repeated once each. A class, so that it pickles."""
-
-    num_rows: Int64
-
-    def __call__(self, shard: int) -> Int64:
-        """Return `ONE` for each row of the shard."""
-        return np.full(self.num_rows[shard], ONE, np.int64)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Supply:
-    """What a plan knows of one source.
-
-    Attributes:
-        name: The source's name.
-        shard_ids: Ids of its shards, from their paths, (shards,).
-        num_rows: Samples in each shard, (shards,).
-        sums: Sum of the repeat factors of each shard's rows, (shards,), in units of 2**-20 copies.
-        largest: Largest repeat factor of a row, in units of 2**-20 copies.
-        kept: Sum of the selection of all rows, in units of 2**-20 samples: `total` without repeats.
-        factors: Gives the factors of one shard's rows, (rows,), in units of 2**-20 copies; 0 leaves a row out.
-        rounding: How factors become copies. `ceil` has been applied to the factors already.
-    """
-
-    name: str
-    shard_ids: UInt64
-    num_rows: Int64
-    sums: Int64
-    largest: int
-    kept: int
-    factors: Callable[[int], Int64]
-    rounding: Rounding = "systematic"
-
-    @property
-    def total(self) -> int:
-        """Sum of all repeat factors, in units of 2**-20 copies."""
-        return int(self.sums.sum())
-
-    @property
-    def copies(self) -> int:
-        """Whole copies in one pass."""
-        return self.total >> 20
-
-    @property
-    def key(self) -> int:
-        """Id of the source, from its name."""
-        return text_id(self.name)
-
-    @staticmethod
-    def of(name: str, paths: list[str], factors: list[Int64], rounding: Rounding = "systematic") -> Supply:
-        """Return the supply of a source whose factors are all at hand: one array for each shard."""
-        return Supply(
-            name=name,
-            shard_ids=np.array([text_id(path) for path in paths], np.uint64),
-            num_rows=np.array([len(one) for one in factors], np.int64),
-            sums=np.array([int(one.sum()) for one in factors], np.int64),
-            largest=max((int(one.max(initial=0)) for one in factors), default=0),
-            kept=sum(int(np.minimum(one, ONE).sum()) for one in factors),
-            factors=factors.__getitem__,
-            rounding=rounding,
-        )
-
-    @staticmethod
-    def once(name: str, paths: list[str], num_rows: Int64) -> Supply:
-        """Return the supply of a source without repeats."""
-        return Supply(
-            name=name,
-            shard_ids=np.array([text_id(path) for path in paths], np.uint64),
-            num_rows=num_rows,
-            sums=num_rows * ONE,
-            largest=ONE if num_rows.any() else 0,
-            kept=int(num_rows.sum()) * ONE,
-            factors=Once(num_rows),
-        )
 
 
 def stretch_for(total: int, at_least: int) -> int:
@@ -250,3 +174,11 @@ def _drawn(supply: Supply, key: int, at_least: int) -> Supply:
 
     sums = np.array([int(((rows // ONE + (missed < limit)) * ONE).sum()) for rows, missed in all_rows], np.int64)
     return replace(supply, factors=factors, sums=sums, rounding="systematic")
+
+
+def most_of(supplies: Sequence[Supply], quota: Sequence[int], in_pass: Sequence[int]) -> list[int]:
+    """Return the most copies that a sample of each source can have in an epoch, (sources,); 0 for one that gives nothing."""
+    return [
+        most_copies(supply, max(asked, whole)) if asked else 0
+        for supply, asked, whole in zip(supplies, quota, in_pass, strict=True)
+    ]

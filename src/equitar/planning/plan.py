@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
+from equitar.arrays import Int64
+from equitar.checks import check_integer
 from equitar.errors import PlanError
-from equitar.laid import most_of
-from equitar.line import Supply
-from equitar.passes import Walk
+from equitar.planning.line import most_of
+from equitar.planning.passes import Place, Walk
+from equitar.planning.supply import Supply
+
+
+class Places(NamedTuple):
+    """Planned copies, one a place, (n,) each.
+
+    Attributes:
+        source: Index of the source, in the order of the plan.
+        shard: Index of the shard in its source.
+        row: Row in its shard.
+        copy: Which copy of the sample in this pass.
+    """
+
+    source: Int64
+    shard: Int64
+    row: Int64
+    copy: Int64
+
 
 PLAN_VERSION = 1
 
@@ -52,23 +71,6 @@ class Shape:
     def global_batch(self) -> int:
         """Samples of all ranks at one step."""
         return self.batch_size * self.world_size
-
-
-def check_integer(name: str, value: object, lowest: int) -> None:
-    """Raise PlanError if an argument is no integer from a number on."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
-        raise PlanError(f"`{name}` must be an integer >= {lowest}; got {value!r}")
-
-
-def check_place(rank: int | None, world_size: int | None) -> None:
-    """Raise PlanError if a rank is none of the world: it would take another one's share; None of both is to be detected."""
-    if (rank is None) != (world_size is None):
-        raise PlanError(f"`rank` and `world_size` go together; got {rank!r} and {world_size!r}")
-    if rank is not None and world_size is not None:
-        check_integer("world_size", world_size, 1)
-        check_integer("rank", rank, 0)
-        if rank >= world_size:
-            raise PlanError(f"`rank` must be in [0, {world_size}); got {rank}")
 
 
 def batch_size_then(planned_for: int, *, batch_size: int, world_size: int) -> int:
@@ -134,3 +136,44 @@ def digest_of(supplies: Sequence[Supply], shape: Shape, detail: str) -> str:
         for column in (supply.shard_ids, supply.num_rows, supply.sums):
             mix.update(column.astype("<u8").tobytes())
     return mix.hexdigest()
+
+
+Agree: TypeAlias = Literal["world", "rank"]
+Short: TypeAlias = Literal["error", "leave_out"]
+
+
+class Plan(Protocol):
+    """What executing asks of a plan.
+
+    Attributes:
+        num_steps: Steps of the epoch.
+        global_batch: Samples of a global batch.
+        digest: Names all that the plan depends on, apart from the epoch, in hexadecimal.
+        names: Names of the sources, sorted.
+        account: What the epoch takes of each source.
+        is_whole: Whether every batch must be full, so that dropped samples need substitutes.
+        shape: The numbers it was made with.
+    """
+
+    is_whole: bool
+    shape: Shape
+    num_steps: int
+    global_batch: int
+    digest: str
+    names: tuple[str, ...]
+    account: tuple[SourceAccount, ...]
+
+    def share(self, step: int, rank: int, world_size: int) -> tuple[int, int]:
+        """Return the slots [first, last) that a rank reads at a step."""
+
+    def places(self, step: int, first: int, last: int) -> Places:
+        """Return what lies in slots [first, last) of a step."""
+
+    def substitutes(self, step: int, slot: int) -> Iterator[tuple[int, int]]:
+        """Yield (shard, row) of samples of the same source that may stand in for a dropped one."""
+
+    def sources(self, rank: int) -> Int64 | None:
+        """Return the index of the source of every step on a rank, (steps,), or None where batches are mixed."""
+
+    def places_at(self, step: int) -> tuple[Place, ...]:
+        """Return where each source stands in its passes before a step."""

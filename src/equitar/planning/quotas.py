@@ -9,9 +9,9 @@ from fractions import Fraction
 import numpy as np
 
 from equitar.errors import PlanError
-from equitar.line import Supply
-from equitar.mix64 import Purpose, draws, fold
-from equitar.weights import Changes, Passes, Weights, ZeroVL, by_name, shares
+from equitar.planning.supply import Supply
+from equitar.planning.weights import Changes, Passes, Weights, ZeroVL, by_name, shares
+from equitar.rng import Purpose, draws, fold
 
 _DRAWN_AT_ONCE = 1 << 20
 

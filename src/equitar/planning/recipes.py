@@ -16,67 +16,29 @@ A plan answers that before a single tar is opened, from a few integers for each 
 once and in order. A plan is a pure function of its arguments. It answers for any step alone: resuming, or reading with other
 ranks and workers than it was made for, is a matter of asking for other steps and slots. A *slot* is a place in a global batch;
 rank r of R reads slots ``[r * G / R, (r + 1) * G / R)`` of the G of each step.
+
+Which kind of plan is wanted? One small value for each, so that everything after it asks for a plan in one way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from operator import le
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 
+from equitar.checks import check_integer
 from equitar.errors import PlanError
-from equitar.laid import Places
-from equitar.legal import check_debiased, check_mixed, check_not_empty, checked_supplies
-from equitar.line import Supply
-from equitar.mix64 import Int64, fold
-from equitar.passes import Place
-from equitar.quota import Sharing, Stretch, copies_of_passes, largest_remainder, most_allowed, stretches
-from equitar.repeat import ONE
-from equitar.shape import Shape, SourceAccount
-from equitar.step_plan import Quotas, StepPlan
-from equitar.weights import Changes, Passes, Weights, ZeroVL, canonical, canonical_changes
-
-Agree: TypeAlias = Literal["world", "rank"]
-Short: TypeAlias = Literal["error", "leave_out"]
-
-
-class Plan(Protocol):
-    """What executing asks of a plan.
-
-    Attributes:
-        num_steps: Steps of the epoch.
-        global_batch: Samples of a global batch.
-        digest: Names all that the plan depends on, apart from the epoch, in hexadecimal.
-        names: Names of the sources, sorted.
-        account: What the epoch takes of each source.
-        is_whole: Whether every batch must be full, so that dropped samples need substitutes.
-        shape: The numbers it was made with.
-    """
-
-    is_whole: bool
-    shape: Shape
-    num_steps: int
-    global_batch: int
-    digest: str
-    names: tuple[str, ...]
-    account: tuple[SourceAccount, ...]
-
-    def share(self, step: int, rank: int, world_size: int) -> tuple[int, int]:
-        """Return the slots [first, last) that a rank reads at a step."""
-
-    def places(self, step: int, first: int, last: int) -> Places:
-        """Return what lies in slots [first, last) of a step."""
-
-    def substitutes(self, step: int, slot: int) -> Iterator[tuple[int, int]]:
-        """Yield (shard, row) of samples of the same source that may stand in for a dropped one."""
-
-    def sources(self, rank: int) -> Int64 | None:
-        """Return the index of the source of every step on a rank, (steps,), or None where batches are mixed."""
-
-    def places_at(self, step: int) -> tuple[Place, ...]:
-        """Return where each source stands in its passes before a step."""
+from equitar.planning.exact_plan import ExactPlan
+from equitar.planning.feasibility import check_debiased, check_mixed, check_not_empty, checked_supplies
+from equitar.planning.plan import Agree, Plan, Shape, Short
+from equitar.planning.quotas import Sharing, Stretch, copies_of_passes, largest_remainder, most_allowed, stretches
+from equitar.planning.repeat_factors import ONE
+from equitar.planning.step_plan import HeldPlan, Quotas, StepPlan
+from equitar.planning.supply import Supply
+from equitar.planning.weights import Changes, Passes, Weights, ZeroVL, canonical, canonical_changes
+from equitar.rng import fold
 
 
 def debiased_plan(
@@ -183,3 +145,108 @@ def mixed_plan(
     check_mixed(supplies, shape, quota_at, is_drawn=is_drawn)
     quotas = Quotas(parts=None, copies=quota_at(shape.global_batch), in_pass=in_pass, num_worlds=1)
     return StepPlan(supplies, shape, quotas, f"mixed {weights!r} {steps} {max_passes}")
+
+
+def _check_weights(weights: object) -> None:
+    """Raise PlanError for a list that is none of changes: numbers without names are the usual mistake."""
+    if isinstance(weights, Sequence) and not all(_is_change(one) for one in weights):
+        raise PlanError(
+            f"`weights` must map the name of each source to a number, or list pairs (from_step, weights); got {weights!r}"
+        )
+
+
+def _is_change(one: object) -> bool:
+    return isinstance(one, Sequence) and len(one) == 2 and isinstance(one[0], int)
+
+
+class Recipe(Protocol):
+    """Makes the plan of an epoch."""
+
+    def plan(self, supplies: Sequence[Supply], shape: Shape) -> Plan:
+        """Return the plan of supplies in a shape."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Debiased:
+    """Batches of one source each; see `debiased_plan`."""
+
+    weights: Weights | Changes | None
+    steps: int | None
+    max_passes: float | None
+    fresh: bool
+    agree: Agree
+    short: Short
+    hold: int
+
+    def __post_init__(self) -> None:
+        check_integer("hold", self.hold, 1)
+        if self.steps is not None:
+            check_integer("steps", self.steps, 1)
+        _check_weights(self.weights)
+
+    def plan(self, supplies: Sequence[Supply], shape: Shape) -> Plan:
+        """Return the plan of supplies in a shape.
+
+        Raises:
+            PlanError: If steps are not whole multiples of `hold`, or `debiased_plan` cannot keep the promises.
+        """
+        weights = self.weights
+        if isinstance(weights, Sequence):
+            weights = [(self._held(start, "a change of `weights`"), one) for start, one in weights]
+        held = debiased_plan(
+            supplies,
+            replace(_walking(shape, fresh=self.fresh), batch_size=shape.batch_size * self.hold),
+            weights=weights,
+            steps=None if self.steps is None else self._held(self.steps, "`steps`"),
+            max_passes=self.max_passes,
+            agree=self.agree,
+            short=self.short,
+            hold=self.hold,
+        )
+        return held if self.hold == 1 else HeldPlan(held, shape, self.hold)
+
+    def _held(self, steps: int, what: str) -> int:
+        """Return a number of steps as a number of held batches."""
+        if steps % self.hold:
+            raise PlanError(f"{what} must be a multiple of `hold`, {self.hold}; got {steps}")
+        return steps // self.hold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixed:
+    """Batches of all sources by share; see `mixed_plan`."""
+
+    weights: Weights | None
+    steps: int | None
+    max_passes: float | None
+    fresh: bool
+
+    def __post_init__(self) -> None:
+        if self.steps is not None:
+            check_integer("steps", self.steps, 1)
+        if isinstance(self.weights, Sequence):
+            raise PlanError(
+                f"`weights` of `mixed` must map the name of each source to a number; got {self.weights!r}; only `debiased` "
+                "changes them at steps"
+            )
+
+    def plan(self, supplies: Sequence[Supply], shape: Shape) -> Plan:
+        """Return the plan of supplies in a shape."""
+        shape = _walking(shape, fresh=self.fresh)
+        return mixed_plan(supplies, shape, weights=self.weights, steps=self.steps, max_passes=self.max_passes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exact:
+    """Every sample once, in order; see `ExactPlan`."""
+
+    pad: bool
+
+    def plan(self, supplies: Sequence[Supply], shape: Shape) -> Plan:
+        """Return the plan of supplies in a shape."""
+        return ExactPlan(supplies, shape, pad=self.pad)
+
+
+def _walking(shape: Shape, *, fresh: bool) -> Shape:
+    """Return a shape whose epochs each start a pass if `fresh`."""
+    return replace(shape, walk=replace(shape.walk, fresh=fresh))

@@ -3,6 +3,20 @@
 A turn of the schedule belongs to one source when batches are debiased, and to all sources together when they are mixed. In the
 latter case every source has its own line, and the copies of a run are shared out evenly along it: whatever stretch of steps
 one looks at, each source has its share there.
+
+Who reads which part of a line? Lanes and ranks, each with one consecutive run.
+
+A DataLoader hands out steps round robin, so step t belongs to lane ``t % lanes``. The line of a segment is cut into runs,
+lane by lane and, within a lane, ranks side by side, each exactly as long as what its steps demand:
+
+    lane 0: rank 0 | rank 1 | ... | rank R-1 || lane 1: rank 0 | rank 1 | ...
+
+Any copy can be a cut, so there is work for every consumer even when a source has a single shard.
+
+A window needs as many batches as a sample can have copies. Where the demand of a lane is below that, the segment has one
+lane, whose batches the workers share out. Where several sources with repeats are mixed, the copies of a sample must also not
+reach over more than one cut, and those on the cuts of all sources must find room in a window. Where even one lane is too short
+for that, ranks do not get runs of their own either: they share the batches of one run of global batches.
 """
 
 from __future__ import annotations
@@ -14,28 +28,88 @@ from typing import NamedTuple
 
 import numpy as np
 
-from equitar.assign import Runs, cut
-from equitar.line import Line, Supply, most_copies
-from equitar.mix64 import Int64, fold
-from equitar.passes import Part, Place, Segment, Walk, segments_of
-from equitar.quota import spread
-from equitar.window import round_by_round
+from equitar.arrays import Int64
+from equitar.planning.line import Line, most_of
+from equitar.planning.passes import Part, Place, Segment, Walk, segments_of
+from equitar.planning.plan import Places
+from equitar.planning.quotas import spread
+from equitar.planning.supply import Supply
+from equitar.rng import fold
 
 
-class Places(NamedTuple):
-    """Planned copies, one a place, (n,) each.
+class Runs(NamedTuple):
+    """How a segment is cut.
 
     Attributes:
-        source: Index of the source, in the order of the plan.
-        shard: Index of the shard in its source.
-        row: Row in its shard.
-        copy: Which copy of the sample in this pass.
+        demand: Batches of each lane, (lanes,).
+        world_size: Ranks that have a run of their own in each lane; 1 where they share one.
+        batch_size: Samples in a batch of a run.
+        smallest: Batches that a window needs at least.
     """
 
-    source: Int64
-    shard: Int64
-    row: Int64
-    copy: Int64
+    demand: Int64
+    world_size: int
+    batch_size: int
+    smallest: int
+
+    @property
+    def num_lanes(self) -> int:
+        """Number of lanes."""
+        return len(self.demand)
+
+    def first(self, lane: int, rank: int) -> int:
+        """Return the first copy of a run."""
+        before = int(self.demand[:lane].sum()) * self.world_size + rank * int(self.demand[lane])
+        return before * self.batch_size
+
+
+def cut(demand: Int64, *, world_size: int, batch_size: int, most: int, room: int, reach: int) -> Runs:
+    """Return the runs of a segment.
+
+    Args:
+        demand: Steps of the segment in each lane, (lanes,).
+        world_size: Ranks.
+        batch_size: Samples per rank and step.
+        most: Most copies that a sample of the segment can have; the segment has at least as many steps.
+        room: Batches of a window that keep the samples on a cut apart: the sum of the most copies of all sources with
+            repeats, >= most.
+        reach: Copies of a run within which every source with repeats has as many as a sample of it can have.
+
+    >>> cut(np.array([3, 2]), world_size=2, batch_size=4, most=3, room=3, reach=0)
+    Runs(demand=array([5]), world_size=2, batch_size=4, smallest=3)
+    """
+    smallest = most if world_size == 1 else room
+    needed = smallest if world_size == 1 else max(room, -(-reach // batch_size))
+    if demand[demand > 0].min() < needed:
+        demand = np.array([demand.sum()])
+    if demand.sum() < needed:
+        return Runs(demand, 1, world_size * batch_size, most)
+    return Runs(demand, world_size, batch_size, smallest)
+
+
+def round_by_round(positions: Int64, *, length: int, rounds: int) -> Int64:
+    """Return where a run's positions lie on its line when it is gone through in rounds, (n,).
+
+    Copies of a sample lie side by side on a line. Taking every `rounds`-th copy, then those after them, and so on, goes
+    through all samples once before the first comes back.
+
+    Args:
+        positions: Positions in emission order, in [0, length), (n,).
+        length: Copies of the run.
+        rounds: Number of rounds, >= 1.
+
+    >>> round_by_round(np.arange(7), length=7, rounds=3).tolist()
+    [0, 3, 6, 1, 4, 2, 5]
+    """
+    if rounds == 1:
+        return positions
+    each, longer = divmod(length, rounds)
+    in_longer = positions < longer * (each + 1)
+    rest = positions - longer * (each + 1)
+    which = np.where(in_longer, positions // (each + 1), longer + rest // max(1, each))
+    within = np.where(in_longer, positions % (each + 1), rest % max(1, each))
+    result: Int64 = which + within * rounds
+    return result
 
 
 class Run(NamedTuple):
@@ -79,14 +153,6 @@ class TrackSetup:
     key: int
     epoch: int
     walk: Walk
-
-
-def most_of(supplies: Sequence[Supply], quota: Sequence[int], in_pass: Sequence[int]) -> list[int]:
-    """Return the most copies that a sample of each source can have in an epoch, (sources,); 0 for one that gives nothing."""
-    return [
-        most_copies(supply, max(asked, whole)) if asked else 0
-        for supply, asked, whole in zip(supplies, quota, in_pass, strict=True)
-    ]
 
 
 class Laid:

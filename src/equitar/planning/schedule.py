@@ -17,8 +17,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from equitar.mix64 import Int64, Purpose, fold, permutation
-from equitar.quota import Stretch, spread
+from equitar.arrays import Int64
+from equitar.planning.quotas import Stretch, spread
+from equitar.rng import Purpose, fold, permutation
 
 BLOCK = 65_536
 

@@ -13,8 +13,8 @@ from numbers import Real
 from typing import TypeAlias
 
 from equitar.errors import PlanError
-from equitar.line import Supply
-from equitar.repeat import power_of
+from equitar.planning.repeat_factors import power_of
+from equitar.planning.supply import Supply
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +119,12 @@ def by_name(
         if not isinstance(numbers[name], Real) or not (0 <= numbers[name] < math.inf):
             raise PlanError(f"`{what}` must be finite numbers >= 0; got {numbers[name]!r} for source {name!r}")
     return [Fraction(numbers[name]) for name in names]
+
+
+def check_shares(weights: Weights | Changes | None, names: Collection[str], *, some: bool) -> None:
+    """Raise PlanError if weights that go by name are not of these sources; `some` need not have any."""
+    parts = [one for _, one in weights] if isinstance(weights, Sequence) else [weights]
+    for part in parts:
+        by_name = part.passes if isinstance(part, Passes) else part
+        if isinstance(by_name, Mapping):
+            check_names(by_name, names, "passes" if isinstance(part, Passes) else "weights", names if some else ())

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from equitar.laid import Places
-from equitar.mix64 import Int64
-from equitar.open_shard import OpenShard
-from equitar.ranges import LocalRanges
-from equitar.reader import Reader
+from equitar.arrays import Int64
+from equitar.planning.plan import Places
+from equitar.reading.reader import Reader
+from equitar.reading.shard import OpenShard
+from equitar.storage.ranges import LocalRanges
 
 _LARGE = 1 << 15  # bytes of a member: a batch of them is out of the cache before it could be sliced
 
@@ -123,7 +123,7 @@ class Block:
             self._alike.append(Alike(shards, shard_of[here], places.row[here], layout) if layout else None)
 
     def columns(self, first: int, last: int) -> dict[str, list[Any]] | None:
-        """Read samples [first, last) of the block, as `equitar.columns.columns` would make a batch of them.
+        """Read samples [first, last) of the block, as `equitar.loading.collate.columns` would make a batch of them.
 
         Returns:
             The columns; None if the samples must be read one by one: they are of several kinds, or not of files here.

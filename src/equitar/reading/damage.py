@@ -7,32 +7,16 @@ given as it was indexed, or it is lost; nothing else is possible.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Literal, TypeAlias
 
 from equitar.errors import PlanError, ShardMismatchError, SourceError, StaleSidecarError, StorageError
-from equitar.reader import Reader
+from equitar.reading.reader import Reader
 from equitar.sources import Sample
-from equitar.storage import write_bytes_atomically
 
 Handler: TypeAlias = Literal["skip_sample", "skip_shard"] | Callable[[Exception], bool] | None
-
 DAMAGE = (SourceError, StaleSidecarError, ShardMismatchError, StorageError)
 _STORE_FAILURES = 2  # in a row, after which a shard is given up: each has cost all the time that tries may take
-
-
-class Unread(NamedTuple):
-    """A sample that was planned and did not come.
-
-    Attributes:
-        source: Its source.
-        path: Path of its shard below the root of the source.
-        key: Its key.
-    """
-
-    source: str
-    path: str
-    key: str
 
 
 class SampleLostError(Exception):
@@ -110,21 +94,3 @@ class TolerantReader:
         self._failures[shard] = self._failures.get(shard, 0) + 1 if isinstance(error, StorageError) else 0
         if type(error) is SourceError or self._failures[shard] >= _STORE_FAILURES:
             self._lost.add(shard)
-
-
-def write_exclusions(
-    report: Mapping[str, Any], source: str, url: str, *, storage_options: Mapping[str, Any] | None = None
-) -> int:
-    """Write the samples of a source that were lost or dropped as a file for ``keep="!FILE"``, and return how many they are.
-
-    Args:
-        report: From `Loader.report`.
-        source: Name of the source.
-        url: Where to write it: a path, or what fsspec writes to.
-        storage_options: Options for fsspec.
-    """
-    unread: Iterable[Unread] = [*report["lost_samples"], *report["dropped_samples"]]
-    lines = sorted({f"{one.path}\t{one.key}" for one in unread if one.source == source})
-    raw = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
-    write_bytes_atomically(url, raw, storage_options)
-    return len(lines)

@@ -17,7 +17,6 @@ _GAP = 1 << 14  # bytes nobody asked for that may be cheaper to fetch than a req
 _LARGEST = 8 << 20  # bytes of one request
 _THREADS = 16  # requests under way: stores answer each slowly, and many at once
 _STEPS = 512  # most that are announced, where they need few bytes
-
 Step = TypeVar("Step")
 Wanted = tuple["Announced", int, int]  # start and length
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TypeAlias
 
-from equitar.ahead import Wanted
-from equitar.open_shard import OpenShard
-from equitar.opening import LazyRanges, open_ranges
-from equitar.shelf import Shelf
-from equitar.sidecars import Sidecars
+from equitar.bounded_cache import Shelf
+from equitar.reading.prefetch import Wanted
+from equitar.reading.shard import OpenShard
+from equitar.reading.shard_file import LazyRanges, open_ranges
+from equitar.sidecars.store import Sidecars
 from equitar.sources import Sample
-from equitar.storage import local_path
+from equitar.urls import local_path
 
 OPEN_BYTES = 64 << 20  # of member tables, in one worker
 OPEN_SHARDS = 256  # a process may have some 1,000 files open
-
 OpenShards: TypeAlias = Shelf[tuple[dict[int, OpenShard], int, OpenShard]]
 
 

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from equitar.arrays import Int64
 from equitar.errors import ShardMismatchError, SourceError
-from equitar.grouping import what_differs
-from equitar.headers import BLOCK
-from equitar.mix64 import Int64
-from equitar.ranges import LocalRanges, Ranges
-from equitar.redact import shown
-from equitar.sidecar import Sidecar
+from equitar.sidecars.sidecar import Sidecar
 from equitar.sources import Sample
+from equitar.storage.ranges import LocalRanges, Ranges
+from equitar.tar.grouping import what_differs
+from equitar.tar.headers import BLOCK
+from equitar.urls import shown
 
 _GAP = 1 << 16  # bytes between two members up to which one read for both is cheaper than two
 _KEY_BYTES = 100  # about what a key takes in memory

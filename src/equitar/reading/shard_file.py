@@ -9,24 +9,20 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from equitar.ahead import Announced
-from equitar.cache import cached
 from equitar.errors import ShardMismatchError, SourceError, StaleSidecarError, StorageError
-from equitar.expected import ExpectedFile
-from equitar.mix64 import Int64
-from equitar.patience import StorageOptions
-from equitar.ranges import LocalRanges, Ranges, RangesFile
-from equitar.redact import shown
-from equitar.remote import RemoteRanges
-from equitar.sidecar import Sidecar, index_command
-from equitar.sources import Cache, Retries, Source
-from equitar.spool import filled, inflate, run_pipe
-from equitar.storage import local_path
+from equitar.reading.prefetch import Announced
+from equitar.sidecars.sidecar import Sidecar
+from equitar.sources import Cache, Source, index_command
+from equitar.storage.cache import cached
+from equitar.storage.ranges import LocalRanges, Ranges, RangesFile
+from equitar.storage.remote import RemoteRanges
+from equitar.storage.streams import filled, inflate, run_pipe
+from equitar.urls import local_path, shown
 
 _BEGINNING = 60  # bytes that an error shows of a file that is no tar
 
@@ -225,45 +221,3 @@ class _Opening:
         return SourceError(
             f"{shown(self._url)} of source {self._source.name!r} is missing but its sidecar is there; restore the shard, or {how}"
         )
-
-
-@contextmanager
-def open_stream(
-    url: str, options: StorageOptions, retries: Retries, expected: Int64 | None = None
-) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a shard as a file at its first byte, with its length in bytes.
-
-    Args:
-        url: The shard.
-        options: For fsspec.
-        retries: How patiently its store is asked.
-        expected: Where it will probably be read, see `ExpectedFile`; of no use for a local file.
-
-    Raises:
-        FileNotFoundError: If it is not there.
-        StorageError: If its store or its command fails.
-    """
-    local = local_path(url)
-    if local is not None:
-        with Path(local).open("rb", buffering=0) as file:  # a walk has a window of its own
-            yield cast("BinaryIO", file), os.fstat(file.fileno()).st_size
-    elif url.startswith("pipe:"):
-        with filled(partial(run_pipe, url)) as spooled:
-            yield spooled, os.fstat(spooled.fileno()).st_size
-    else:
-        ranges = open_remote(url, options, retries)
-        with closing(ranges), closing(_file_of(ranges, expected)) as remote:
-            yield cast("BinaryIO", remote), ranges.size()
-
-
-def _file_of(ranges: Ranges, expected: Int64 | None) -> RangesFile:
-    return RangesFile(ranges) if expected is None else ExpectedFile(ranges, expected)
-
-
-def open_remote(url: str, options: StorageOptions, retries: Retries) -> RemoteRanges:
-    """Return a remote shard that has no sidecar yet; its size is what its store says first."""
-
-    def changed(size: int) -> ShardMismatchError:
-        return ShardMismatchError(f"{shown(url)} was changed while it was read, and has {size} bytes now; try again")
-
-    return RemoteRanges(url, options=options, retries=retries, size=None, wrong_size=changed)

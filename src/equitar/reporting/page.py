@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from equitar.catalog import Repeat
-from equitar.class_stats import ClassStats
-from equitar.cli_text import letters_of
-from equitar.epoch_report import Report, report_of
-from equitar.findings import findings_of
+from equitar.reporting.findings import findings_of
+from equitar.reporting.report import Report, report_of
+from equitar.reporting.stats import ClassStats
+from equitar.reporting.text import letters_of
+from equitar.sidecars.catalog import Repeat
 from equitar.sources import Source
+from equitar.text import _short, size_in_words
 
 if TYPE_CHECKING:
-    from equitar.pipeline import Batches
-    from equitar.plan_preview import Preview
+    from equitar.loading.batches import Batches
+    from equitar.reporting.preview import Preview
 
 _STEPS = 240  # of the schedule
 _RANKS = 4  # whose schedule is shown, where each has its own
@@ -124,15 +125,15 @@ def _plots(found: Report) -> dict[str, Any]:
     """Return the plots there is something for, by name."""
     from markupsafe import Markup  # noqa: PLC0415  (comes with jinja2)
 
-    from equitar import report_plots  # noqa: PLC0415  (matplotlib is an extra, and slow)
+    from equitar.reporting import svg  # noqa: PLC0415  (matplotlib is an extra, and slow)
 
     plots: dict[str, Any] = {"labels": None}
     classes = found.stats.classes
     if classes is not None and classes.names:
-        plots["classes"] = Markup(report_plots.class_plot(classes))  # noqa: S704  (matplotlib escapes names)
-        plots["factors"] = Markup(report_plots.factor_plot(classes))  # noqa: S704
+        plots["classes"] = Markup(svg.class_plot(classes))  # noqa: S704  (matplotlib escapes names)
+        plots["factors"] = Markup(svg.factor_plot(classes))  # noqa: S704
     if found.label_numbers is not None and len(found.label_numbers) > 2:
-        plots["labels"] = Markup(report_plots.label_plot(found.label_numbers))  # noqa: S704
+        plots["labels"] = Markup(svg.label_plot(found.label_numbers))  # noqa: S704
     return plots
 
 
@@ -173,27 +174,3 @@ def _readers(plan: Preview) -> dict[str, Any]:
         "summary": {name: (min(each), float(np.median(each)), max(each)) for name, each in columns.items()},
         "most": max(1, *columns["bytes"]),
     }
-
-
-def size_in_words(num_bytes: float) -> str:
-    """Return a number of bytes in the unit that suits it.
-
-    >>> size_in_words(950), size_in_words(1_234_567), size_in_words(98.76e9)
-    ('950 B', '1.2 MB', '98.8 GB')
-    """
-    for unit, name in ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if num_bytes >= unit:
-            return f"{num_bytes / unit:,.1f} {name}"
-    return f"{num_bytes:,.0f} B"
-
-
-def _short(number: float) -> str:
-    """Return a number in three digits, for a headline.
-
-    >>> _short(9_999), _short(17_446), _short(1_740_000)
-    ('9,999', '17.4 k', '1.74 M')
-    """
-    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= max(unit, 1e4):
-            return f"{number / unit:.{max(0, 3 - len(str(int(number / unit))))}f} {letter}"
-    return f"{number:,.0f}"

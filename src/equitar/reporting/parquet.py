@@ -28,14 +28,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from equitar.arguments import listed_sources
-from equitar.catalog import Catalog, Repeat, catalog_of, row_factors
+from equitar.arrays import Int64
 from equitar.errors import StorageError
-from equitar.mix64 import Int64
-from equitar.repeat import ONE
-from equitar.sidecar import Sidecar
-from equitar.sources import Source
-from equitar.storage import local_path
+from equitar.planning.repeat_factors import ONE
+from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, row_factors
+from equitar.sidecars.sidecar import Sidecar
+from equitar.sources import Source, listed_sources
+from equitar.urls import local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

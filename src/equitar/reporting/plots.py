@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equitar.class_stats import ClassStats, Stats
+from equitar.reporting.stats import ClassStats, Stats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,17 +13,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from equitar.emit import Record
-from equitar.feed import Feed
-from equitar.mix64 import Int64
-from equitar.order import Order, Prepared
-from equitar.pipeline import Batches
-from equitar.plan import Plan
-from equitar.reader import open_shards
-from equitar.recipe import Debiased
-from equitar.sidecars import Sidecars
+from equitar.arrays import Int64
+from equitar.loading.batches import Batches
+from equitar.loading.feed import Feed
+from equitar.loading.record import Record
+from equitar.loading.request import Order, Prepared
+from equitar.planning.plan import Plan
+from equitar.planning.recipes import Debiased
+from equitar.ranks import Topology
+from equitar.reading.reader import open_shards
+from equitar.sidecars.store import Sidecars
 from equitar.sources import Sample
-from equitar.topology import Topology
 
 _MOST_CONSUMERS = 64
 _MOST_BATCHES = 1 << 15  # one is some 50 microseconds of planning

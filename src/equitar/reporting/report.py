@@ -9,21 +9,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from equitar.arguments import listed_sources
-from equitar.catalog import Catalog, Repeat, catalog_of, supplies_of
-from equitar.class_stats import Stats, stats, stats_of
-from equitar.line import Supply
-from equitar.mix64 import Int64
-from equitar.plan import Plan
-from equitar.redact import shown
-from equitar.repeat import ONE, RepeatFactor
-from equitar.sources import Source
-from equitar.thresholds import Outlook, labelled_rows, outlooks, summed
+from equitar.arrays import Int64
+from equitar.planning.plan import Plan
+from equitar.planning.repeat_factors import ONE, RepeatFactor
+from equitar.planning.supply import Supply
+from equitar.reporting.stats import Stats, stats, stats_of
+from equitar.reporting.thresholds import Outlook, labelled_rows, outlooks, summed
+from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, supplies_of
+from equitar.sources import Source, listed_sources
+from equitar.urls import shown
 
 if TYPE_CHECKING:
-    from equitar.order import Order
-    from equitar.pipeline import Batches
-    from equitar.plan_preview import Preview
+    from equitar.loading.batches import Batches
+    from equitar.loading.request import Order
+    from equitar.reporting.preview import Preview
 
 _URLS = 3  # patterns of a source that are named
 
@@ -100,8 +99,8 @@ def report_of(
         catalog = catalog_of(listed_sources(sources))
         found = stats_of(catalog, repeat, [1.0] * len(catalog.sources))
         return _report(found, None, catalog, supplies_of(catalog, repeat), repeat, None, (("repeat", _said(repeat)),))
-    from equitar.plan_preview import preview  # noqa: PLC0415  (torch, which sources alone do not need)
-    from equitar.training import adjusted  # noqa: PLC0415  (as above)
+    from equitar.loading.batches import adjusted  # noqa: PLC0415  (as above)
+    from equitar.reporting.preview import preview  # noqa: PLC0415  (torch, which sources alone do not need)
 
     batches = adjusted(sources, repeat=repeat)
     order, prepared = batches.order, batches.prepared()

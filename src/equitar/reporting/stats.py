@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from equitar.arguments import asked_factor, listed_sources
-from equitar.catalog import Catalog, Repeat, catalog_of, class_counts, row_factors
-from equitar.mix64 import Int64
+from equitar.arrays import Float64, Int64
+from equitar.planning.repeat_factors import ONE, ClassCounts, RepeatFactor, asked_factor, class_factors
 from equitar.presence import places_of
-from equitar.repeat import ONE, ClassCounts, Float64, RepeatFactor, class_factors
-from equitar.selection import selection_of
-from equitar.sidecar import Sidecar
-from equitar.sidecars import Sidecars
-from equitar.sources import Source
-from equitar.summary import Summary
+from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, class_counts, row_factors
+from equitar.sidecars.selection import selection_of
+from equitar.sidecars.sidecar import Sidecar
+from equitar.sidecars.store import Sidecars
+from equitar.sidecars.summary import Summary
+from equitar.sources import Source, listed_sources
 
 if TYPE_CHECKING:
-    from equitar.pipeline import Batches
+    from equitar.loading.batches import Batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from equitar.class_stats import ClassStats
-from equitar.mix64 import Int64
-from equitar.plots import AFTER, BEFORE, DENSE, GRID, INK, draw_classes, quiet
+from equitar.arrays import Int64
+from equitar.reporting.plots import AFTER, BEFORE, DENSE, GRID, INK, draw_classes, quiet
+from equitar.reporting.stats import ClassStats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from equitar.class_stats import ClassStats, Stats
-from equitar.cli_words import table
+from equitar.reporting.stats import ClassStats, Stats
+from equitar.text import table
 
 if TYPE_CHECKING:
-    from equitar.plan_preview import Preview
+    from equitar.reporting.preview import Preview
 
 _LISTED = 12  # classes, or half as many of the rarest and of the commonest
 _STRIP = 72  # steps of the schedule

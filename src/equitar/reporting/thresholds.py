@@ -12,23 +12,22 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from equitar.catalog import Catalog, class_counts
+from equitar.arrays import Float64, Int64
 from equitar.errors import PlanError
-from equitar.line import Once, Supply
-from equitar.mix64 import Int64
-from equitar.plan import Plan
-from equitar.repeat import (
+from equitar.planning.plan import Plan
+from equitar.planning.repeat_factors import (
     ONE,
     ClassCounts,
-    Float64,
     RepeatFactor,
     class_factors,
     heuristic_frequencies,
     rarest_labels,
     thresholds_of,
 )
-from equitar.selection import selection_of
-from equitar.sidecars import Sidecars
+from equitar.planning.supply import Once, Supply
+from equitar.sidecars.catalog import Catalog, class_counts
+from equitar.sidecars.selection import selection_of
+from equitar.sidecars.store import Sidecars
 
 _MOST_ROWS = 9  # of the table
 

@@ -25,17 +25,15 @@ import numpy as np
 import torch
 from torch.utils.data import DistributedSampler, Sampler
 
-from equitar.agreement import compare_over_ranks
-from equitar.detect import detect_ranks
+from equitar.checks import check_integer, check_place
 from equitar.errors import PlanError
-from equitar.mix64 import Purpose, fold
-from equitar.progress import Mark, Progress
-from equitar.samplers import DebiasedBatchSampler, RepeatFactorSampler
-from equitar.shape import check_integer, check_place
+from equitar.ranks import compare_over_ranks, detect_ranks
+from equitar.rng import Purpose, fold
+from equitar.samplers.progress import Mark, Progress
+from equitar.samplers.samplers import DebiasedBatchSampler, RepeatFactorSampler
 
 Ragged: TypeAlias = Literal["pad", "drop", "keep"]
 Item = TypeVar("Item")
-
 STATE_VERSION = 1
 
 

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from equitar.catalog import catalog_of
 from equitar.errors import LabelError, SidecarError
-from equitar.label_presence import BLOCK, LabelRows, collected
-from equitar.outside import Vocabulary, read_labels
-from equitar.sidecar import index_command
-from equitar.sources import Source
+from equitar.labels.tables import Vocabulary, read_labels
+from equitar.samplers.label_rows import BLOCK, LabelRows, collected
+from equitar.sidecars.catalog import catalog_of
+from equitar.sources import Source, index_command
 
 
 def labels_from_sidecars(source: Source) -> LabelRows:

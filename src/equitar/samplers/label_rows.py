@@ -16,12 +16,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from equitar.arrays import Int64
 from equitar.errors import LabelError
-from equitar.mix64 import Int64
 from equitar.presence import Presence
 
 Classes: TypeAlias = Mapping[int, str] | Sequence[str]
-
 BLOCK = 16_384  # rows: some MB while a block is made
 
 

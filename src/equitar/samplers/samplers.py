@@ -15,12 +15,11 @@ from itertools import islice
 
 from torch.utils.data import Sampler
 
-from equitar.agreement import compare_over_ranks
-from equitar.index_plan import Datasets, IndexPlan, IndexRepeat, Labels, SamplerState
-from equitar.plan import Agree, Short
-from equitar.recipe import Debiased, Mixed
-from equitar.shape import SourceAccount
-from equitar.weights import Changes, Weights
+from equitar.planning.plan import Agree, Short, SourceAccount
+from equitar.planning.recipes import Debiased, Mixed
+from equitar.planning.weights import Changes, Weights
+from equitar.ranks import compare_over_ranks
+from equitar.samplers.dataset_plan import Datasets, IndexPlan, IndexRepeat, Labels, SamplerState
 
 
 def _compare(digest: str, world_size: int) -> None:
@@ -35,7 +34,7 @@ class RepeatFactorSampler(Sampler[int]):
     one in every epoch (see `account`), and of a copy of each dataset whose factors have no whole number as their sum. It advances
     by itself; a pass that is broken off starts again.
 
-    >>> from equitar.label_presence import LabelRows
+    >>> from equitar.samplers.label_rows import LabelRows
     >>> labels = LabelRows.of_sets([[0]] * 99 + [[0, 1]])
     >>> sampler = RepeatFactorSampler(labels, 0.04, rank=0, world_size=1)
     >>> indices = list(sampler)

@@ -14,23 +14,28 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from equitar.arguments import asked_factor, listed_sources
-from equitar.counting import count_classes
+from equitar.arrays import Int64
 from equitar.errors import SidecarError, SourceError
-from equitar.line import Supply
-from equitar.mix64 import Int64, text_id
+from equitar.planning.repeat_factors import (
+    ONE,
+    ClassCounts,
+    RepeatFactor,
+    asked_factor,
+    class_factors,
+    count_classes,
+    sample_factors,
+)
+from equitar.planning.supply import Supply
 from equitar.presence import Presence
-from equitar.redact import shown
-from equitar.repeat import ONE, ClassCounts, RepeatFactor, class_factors, sample_factors
-from equitar.selection import Selection, checked_numbers, selection_of
-from equitar.sidecar import Sidecar, index_command
-from equitar.sidecars import Sidecars, sidecar_shelf
-from equitar.sources import Source
-from equitar.storage import join
-from equitar.summary import Summary, load_summary, shards_of
+from equitar.rng import text_id
+from equitar.sidecars.selection import Selection, checked_numbers, selection_of
+from equitar.sidecars.sidecar import Sidecar
+from equitar.sidecars.store import Sidecars, sidecar_shelf
+from equitar.sidecars.summary import Summary, load_summary, shards_of
+from equitar.sources import Source, index_command, listed_sources
+from equitar.urls import join, shown
 
 logger = logging.getLogger("equitar")
-
 Repeat: TypeAlias = float | RepeatFactor | Callable[[Sidecar], Any] | None
 
 

@@ -20,12 +20,11 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from equitar.mix64 import Int64
+from equitar.arrays import Int64
 from equitar.presence import Presence
 
 Integers: TypeAlias = NDArray[np.integer[Any]]
 Arrays: TypeAlias = dict[str, Integers]
-
 _LOCAL = struct.Struct("<26xHH")  # lengths of name and extra of the header before the bytes of an array
 _ENTRY = struct.Struct("<4s4x2H4x3L3H8xL")  # signature, flags, method, CRC, packed and plain size, 3 lengths, place
 _END = struct.Struct(

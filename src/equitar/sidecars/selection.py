@@ -6,18 +6,51 @@ that share over the epochs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from equitar.arrays import Float64
 from equitar.errors import SourceError
-from equitar.redact import shown
-from equitar.repeat import Float64
-from equitar.sidecar import Sidecar
-from equitar.sources import Source, Split
-from equitar.storage import StorageOptions, read_bytes
+from equitar.sidecars.sidecar import Sidecar
+from equitar.sources import Source, Split, StorageOptions
+from equitar.storage.files import read_bytes, write_bytes_atomically
+from equitar.urls import shown
+
+
+class Unread(NamedTuple):
+    """A sample that was planned and did not come.
+
+    Attributes:
+        source: Its source.
+        path: Path of its shard below the root of the source.
+        key: Its key.
+    """
+
+    source: str
+    path: str
+    key: str
+
+
+def write_exclusions(
+    report: Mapping[str, Any], source: str, url: str, *, storage_options: Mapping[str, Any] | None = None
+) -> int:
+    """Write the samples of a source that were lost or dropped as a file for ``keep="!FILE"``, and return how many they are.
+
+    Args:
+        report: From `Loader.report`.
+        source: Name of the source.
+        url: Where to write it: a path, or what fsspec writes to.
+        storage_options: Options for fsspec.
+    """
+    unread: Iterable[Unread] = [*report["lost_samples"], *report["dropped_samples"]]
+    lines = sorted({f"{one.path}\t{one.key}" for one in unread if one.source == source})
+    raw = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
+    write_bytes_atomically(url, raw, storage_options)
+    return len(lines)
+
 
 Selection: TypeAlias = Callable[[str, Sidecar], Float64]
 

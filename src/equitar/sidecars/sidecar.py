@@ -46,10 +46,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from equitar.arrays import Int64
 from equitar.errors import SidecarError
-from equitar.mend import index_command
-from equitar.mix64 import Int64
-from equitar.npz import (
+from equitar.presence import Presence
+from equitar.sidecars.container import (
     Arrays,
     ContainerError,
     Integers,
@@ -66,27 +66,12 @@ from equitar.npz import (
     unpack_texts,
     wide,
 )
-from equitar.presence import Presence
-from equitar.redact import shown
-from equitar.storage import StorageOptions, read_bytes, sidecar_path, sidecar_url, write_bytes_atomically
-from equitar.tar import MemberTable
+from equitar.sources import StorageOptions
+from equitar.storage.files import read_bytes, write_bytes_atomically
+from equitar.tar.table import MemberTable
+from equitar.urls import shown
 
 ClassNames: TypeAlias = tuple[tuple[int, ...], tuple[str, ...]]
-
-__all__ = [
-    "ClassNames",
-    "Sidecar",
-    "digest_of",
-    "from_bytes",
-    "index_command",
-    "read_sidecar",
-    "sidecar_of",
-    "sidecar_path",
-    "sidecar_url",
-    "to_bytes",
-    "write_sidecar",
-]
-
 _KIND = {"format": "equitar sidecar", "version": 1}
 _ALWAYS = ("meta", "keys", "key_lengths", "row_members", "member_field", "member_gap", "member_size")
 _META = ("shard_size", "sliceable", "fields", "label_spec", "class_ids", "class_names", "digest")

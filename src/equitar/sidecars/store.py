@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tqdm import tqdm
 
+from equitar.bounded_cache import Shelf
 from equitar.errors import StaleSidecarError
-from equitar.redact import shown
-from equitar.shelf import Shelf
-from equitar.sidecar import Sidecar, index_command, read_sidecar
-from equitar.sources import Source
-from equitar.storage import ShardList, sidecar_url
-from equitar.summary import Summary
+from equitar.sidecars.sidecar import Sidecar, read_sidecar
+from equitar.sidecars.summary import Summary
+from equitar.sources import Source, index_command
+from equitar.storage.listing import ShardList, sidecar_url
+from equitar.urls import shown
 
 _THREADS = 16  # sidecars are small files: opening them is most of the time
 _AHEAD = 64  # sidecars read before they are asked for

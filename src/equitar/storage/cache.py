@@ -18,11 +18,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from equitar.errors import StorageError
-from equitar.ranges import LocalRanges
-from equitar.redact import shown
 from equitar.sources import Cache
-from equitar.spool import Fill
-from equitar.storage import place_of
+from equitar.storage.ranges import LocalRanges
+from equitar.storage.streams import Fill
+from equitar.urls import place_of, shown
 
 _LOCKS = 256  # files, however many shards; two shards that share one wait for each other, which costs time only
 _PARTIAL = ".partial"

@@ -9,23 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from equitar.errors import ReadOnlyError, StorageError
-from equitar.patience import StorageOptions, store_failures
-from equitar.redact import shown, without_secrets
-from equitar.remote import filesystem, is_web, patiently
+from equitar.sources import StorageOptions
+from equitar.storage.remote import filesystem, is_web, patiently
+from equitar.storage.retry import store_failures
+from equitar.urls import local_path, shown, without_secrets
 
 _RENAMING = frozenset({"sftp", "ssh", "ftp", "hdfs", "webhdfs", "smb"})  # a half-written file would be seen there
-
-
-def local_path(url: str) -> str | None:
-    """Return the path of a local file, None for any other URL.
-
-    >>> local_path("a/x.tar"), local_path("file:///a/x.tar"), local_path("s3://a/x.tar")
-    ('a/x.tar', '/a/x.tar', None)
-    """
-    if url.startswith("file:") and "::" not in url:
-        path = url[len("file:") :]
-        return "/" + path[2:].partition("/")[2] if path.startswith("//") else path
-    return None if "://" in url or "::" in url or url.startswith("pipe:") else url
 
 
 def read_bytes(url: str, storage_options: StorageOptions) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import braceexpand
 
 from equitar.errors import SourceError
-from equitar.redact import shown
+from equitar.urls import shown
 
 _OBJECT = re.compile(rb'\s*\{\s*["}]')
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import glob
 import itertools
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,37 +19,11 @@ from urllib.parse import quote
 import braceexpand
 
 from equitar.errors import SourceError
-from equitar.files import (
-    exists,
-    is_newer,
-    local_path,
-    read_bytes,
-    remove,
-    touch,
-    write_bytes_atomically,
-)
-from equitar.patience import StorageOptions
-from equitar.redact import shown
-from equitar.remote import patiently
-from equitar.shard_lists import read_entries
-from equitar.sources import Source
-
-__all__ = [
-    "ShardList",
-    "StorageOptions",
-    "exists",
-    "expand",
-    "is_newer",
-    "join",
-    "local_path",
-    "place_of",
-    "read_bytes",
-    "remove",
-    "sidecar_path",
-    "sidecar_url",
-    "touch",
-    "write_bytes_atomically",
-]
+from equitar.sources import Source, StorageOptions
+from equitar.storage.files import read_bytes
+from equitar.storage.foreign_lists import read_entries
+from equitar.storage.remote import patiently
+from equitar.urls import join, local_path, place_of, shown
 
 _MAGIC = re.compile(r"[*?[]")
 _OURS = (".presence.npz", ".summary.npz", ".summary.json")  # what `index` writes beside shards
@@ -242,30 +215,6 @@ def _glob(pattern: str, options: StorageOptions) -> list[str]:
     return [(f"{chain}::" if chain else "") + one for one in patiently(inner, options, "its list", found)]
 
 
-def place_of(url: str) -> str:
-    """Return what locates a shard, in one spelling: an absolute path, or a URL without chain and query.
-
-    Raises:
-        SourceError: If it is a ``pipe:`` whose command names no tar.
-
-    >>> place_of("file:///d/../a/x.tar"), place_of("pipe:curl -s https://host/a/x.tar | cat")
-    ('/a/x.tar', 'https://host/a/x.tar')
-    """
-    if url.startswith("pipe:"):  # the last tar that the command names
-        named = re.findall(r"[^\s'\"|;&<>]+\.tar(?:\.gz)?(?=[\s'\"|;&<>?]|$)", url[len("pipe:") :])
-        if not named:
-            raise SourceError(
-                f"{shown(url)!r} names no .tar, but a shard is identified by its path; list it by another URL"
-            )
-        return place_of(named[-1])
-    local = local_path(url)
-    if local is not None:
-        # `resolve` follows links, and a shard is called what its user calls it.
-        return os.path.abspath(local)  # noqa: PTH100
-    inner = url.rpartition("::")[2]
-    return (inner.partition("?")[0] if inner.startswith(("http:", "https:")) else inner).rstrip("/")
-
-
 def _common_root(places: list[str], source: Source) -> str:
     """Return the deepest folder that holds all shards."""
     folders = [place.split("/")[:-1] for place in places]
@@ -292,8 +241,3 @@ def sidecar_path(path: str) -> str:
 def sidecar_url(shards: ShardList, path: str) -> str:
     """Return the URL of the sidecar of a shard: at the same path below the folder of the sidecars."""
     return join(shards.sidecars, sidecar_path(path))
-
-
-def join(root: str, path: str) -> str:
-    """Return a path below a root, whether that is a folder or a URL."""
-    return f"{root.rstrip('/')}/{path}"

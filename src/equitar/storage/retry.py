@@ -9,17 +9,15 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from equitar.errors import StorageError
-from equitar.mix64 import draws, fold, text_id
-from equitar.redact import without_secrets
-from equitar.sources import Retries
+from equitar.rng import draws, fold, text_id
+from equitar.sources import Retries, StorageOptions
+from equitar.urls import without_secrets
 
-StorageOptions: TypeAlias = Mapping[str, Any] | None
 Answer = TypeVar("Answer")
-
 _FAILURES = (  # of stores, which are no OSError; looked up where their packages are loaded, so that none is imported
     ("aiohttp", "ClientError"),
     ("botocore.exceptions", "BotoCoreError"),
@@ -28,7 +26,6 @@ _FAILURES = (  # of stores, which are no OSError; looked up where their packages
     ("azure.core.exceptions", "AzureError"),
     ("paramiko.ssh_exception", "SSHException"),
 )
-
 
 DENIED = (401, 403)  # status of a web server
 MISSING = (404, 410)

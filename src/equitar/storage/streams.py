@@ -12,17 +12,76 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import BinaryIO, TypeAlias
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, TypeAlias, cast
 
+from equitar.arrays import Int64
 from equitar.errors import ShardMismatchError, StorageError
-from equitar.forward import GZIP_MAGIC, Gunzip, StreamError
-from equitar.redact import shown, without_secrets
+from equitar.sources import Retries, StorageOptions
+from equitar.storage.ranges import ExpectedFile, Ranges, RangesFile
+from equitar.storage.remote import RemoteRanges
+from equitar.urls import local_path, shown, without_secrets
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+_CHUNK = 1 << 16
+
+
+class StreamError(ValueError):
+    """Compressed bytes are cut or damaged."""
+
+
+class Gunzip:
+    """The decompressed bytes of a gzip file; its own checksums are verified as its ends are reached.
+
+    Args:
+        file: The compressed file, after `first`.
+        first: What has been read of it already.
+    """
+
+    def __init__(self, file: BinaryIO, first: bytes) -> None:
+        self._file = file
+        self._pending = first
+        self._inflate = zlib.decompressobj(wbits=31)
+
+    def read(self, length: int) -> bytes:
+        """Return up to `length` bytes, none only at the end.
+
+        Raises:
+            StreamError: If the compressed bytes are cut or damaged.
+        """
+        while not self._inflate.eof or self._next_part():
+            compressed = self._pending or self._file.read(_CHUNK)
+            try:
+                found = self._inflate.decompress(compressed, length)
+            except zlib.error as error:
+                raise StreamError(f"its compressed bytes are damaged ({error})") from error
+            self._pending = self._inflate.unconsumed_tail
+            if found:
+                return found
+            if not compressed and not self._inflate.eof:
+                raise StreamError("its compressed bytes end too soon")
+        return b""
+
+    def _next_part(self) -> bool:
+        """Whether another gzip follows, as `cat a.gz b.gz` makes it; anything else after the end is left alone."""
+        rest = self._inflate.unused_data
+        if len(rest) < len(GZIP_MAGIC):
+            rest += self._file.read(_CHUNK)
+        if rest[:2] != GZIP_MAGIC:
+            return False
+        self._pending = rest
+        self._inflate = zlib.decompressobj(wbits=31)
+        return True
+
 
 Fill: TypeAlias = Callable[[BinaryIO], None]
-
-_CHUNK = 1 << 20
+_COPY_BYTES = 1 << 20
 _TOLD = 500  # bytes of what a command said last that an error repeats
 
 
@@ -53,7 +112,7 @@ def run_pipe(url: str, file: BinaryIO) -> None:
     command = url[len("pipe:") :]
     with _running(command) as (process, said):
         assert process.stdout is not None
-        shutil.copyfileobj(process.stdout, file, _CHUNK)
+        shutil.copyfileobj(process.stdout, file, _COPY_BYTES)
         status = process.wait()
         if status:
             end = said.seek(0, os.SEEK_END)
@@ -71,14 +130,14 @@ def inflate(compressed: BinaryIO, file: BinaryIO, where: str) -> None:
     Raises:
         ShardMismatchError: If it is cut or damaged; what came before is written.
     """
-    first = compressed.read(_CHUNK)
+    first = compressed.read(_COPY_BYTES)
     if first[:2] != GZIP_MAGIC:
         file.write(first)
-        shutil.copyfileobj(compressed, file, _CHUNK)
+        shutil.copyfileobj(compressed, file, _COPY_BYTES)
         return
     stream = Gunzip(compressed, first)
     try:
-        while part := stream.read(_CHUNK):
+        while part := stream.read(_COPY_BYTES):
             file.write(part)
     except StreamError as error:
         raise ShardMismatchError(f"{where} is damaged after {file.tell()} decompressed bytes: {error}") from error
@@ -95,3 +154,45 @@ def filled(fill: Fill) -> BinaryIO:
         raise
     file.seek(0)
     return file
+
+
+@contextmanager
+def open_stream(
+    url: str, options: StorageOptions, retries: Retries, expected: Int64 | None = None
+) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a shard as a file at its first byte, with its length in bytes.
+
+    Args:
+        url: The shard.
+        options: For fsspec.
+        retries: How patiently its store is asked.
+        expected: Where it will probably be read, see `ExpectedFile`; of no use for a local file.
+
+    Raises:
+        FileNotFoundError: If it is not there.
+        StorageError: If its store or its command fails.
+    """
+    local = local_path(url)
+    if local is not None:
+        with Path(local).open("rb", buffering=0) as file:  # a walk has a window of its own
+            yield cast("BinaryIO", file), os.fstat(file.fileno()).st_size
+    elif url.startswith("pipe:"):
+        with filled(partial(run_pipe, url)) as spooled:
+            yield spooled, os.fstat(spooled.fileno()).st_size
+    else:
+        ranges = open_remote(url, options, retries)
+        with closing(ranges), closing(_file_of(ranges, expected)) as remote:
+            yield cast("BinaryIO", remote), ranges.size()
+
+
+def _file_of(ranges: Ranges, expected: Int64 | None) -> RangesFile:
+    return RangesFile(ranges) if expected is None else ExpectedFile(ranges, expected)
+
+
+def open_remote(url: str, options: StorageOptions, retries: Retries) -> RemoteRanges:
+    """Return a remote shard that has no sidecar yet; its size is what its store says first."""
+
+    def changed(size: int) -> ShardMismatchError:
+        return ShardMismatchError(f"{shown(url)} was changed while it was read, and has {size} bytes now; try again")
+
+    return RemoteRanges(url, options=options, retries=retries, size=None, wrong_size=changed)

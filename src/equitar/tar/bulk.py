@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from equitar.forward import GZIP_MAGIC
-from equitar.headers import BLOCK, MAX_SILENT, PAX, ZEROS, HeaderError, parse_header, pax_records, says_something
-from equitar.mix64 import Int64
+from equitar.arrays import Int64
+from equitar.storage.streams import GZIP_MAGIC
+from equitar.tar.headers import BLOCK, MAX_SILENT, PAX, ZEROS, HeaderError, parse_header, pax_records, says_something
 
 _NEAR = 1 << 13  # bytes that are cheaper to read than to step over
 _FAR = 1 << 16
@@ -25,12 +25,11 @@ _BATCH = 1 << 13  # headers held at once: 8 MB with what lies before them
 _FILE, _FOLDER = ord("0"), ord("5")
 _OCTAL = 8 ** np.arange(6)[::-1]  # (6,), what the digits of a checksum stand for
 _TIME = 128  # bytes of a PAX body that holds a time, and then some
-
 Pread = Callable[[int, int], bytes]
 
 
 class Found(NamedTuple):
-    """The regular files of an ordinary shard, as in `equitar.walking.Member`.
+    """The regular files of an ordinary shard, as in `equitar.tar.walk.Member`.
 
     Attributes:
         names: Their names.

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable
 import numpy as np
 
 from equitar.errors import ShardError
-from equitar.headers import HeaderError, parse_header
-from equitar.ordinary import Found
-from equitar.walking import Member
+from equitar.tar.bulk import Found
+from equitar.tar.headers import HeaderError, parse_header
+from equitar.tar.walk import Member
 
 _NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")  # as in webdataset, for names that need its every quirk
 _NO_KEY = "\ud800"  # begins no name: decoding never gives it

@@ -10,7 +10,6 @@ from zlib import adler32
 
 BLOCK = 512
 ZEROS = bytes(BLOCK)
-
 REGULAR = frozenset({b"0", b"\0", b"7"})  # 7, contiguous, is an ordinary file on any system of today
 WITHOUT_DATA = frozenset({b"1", b"2", b"3", b"4", b"5", b"6"})  # links, devices, folders: a size there is no data
 PAX = b"x"
@@ -20,7 +19,6 @@ LONG_LINK = b"K"
 EXTENDED = frozenset({PAX, b"X", PAX_GLOBAL, LONG_NAME, LONG_LINK})  # X is how Solaris wrote x before POSIX
 MAX_SILENT = 16  # different PAX headers before mere times in a tar; they differ by the number of digits only
 MAX_EXTENDED = 1 << 24  # bytes; PAX records and long names are far shorter, so more is damage
-
 _ADLER_BASE = 65521
 _SPACES = 8 * 0x20  # the checksum field counts as spaces in its own sum
 

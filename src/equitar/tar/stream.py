@@ -18,13 +18,12 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from equitar.errors import ShardError, SourceError
-from equitar.forward import GZIP_MAGIC
-from equitar.grouping import RESERVED, Rows, split_name
-from equitar.ordinary import Found, Headers, Pread, checked
-from equitar.redact import shown
 from equitar.sources import Sample
-from equitar.storage import local_path
-from equitar.walking import Member, walk
+from equitar.storage.streams import GZIP_MAGIC
+from equitar.tar.bulk import Found, Headers, Pread, checked
+from equitar.tar.grouping import RESERVED, Rows, split_name
+from equitar.tar.walk import Member, walk
+from equitar.urls import local_path, shown
 
 _BATCH = 512  # headers: few enough that the first sample comes at once, many enough for numpy
 _SPAN = 1 << 15  # bytes up to which a sample is read at once and cut; larger members are read alone, and copied once

@@ -11,13 +11,11 @@ from typing import BinaryIO
 
 import numpy as np
 
+from equitar.arrays import Int64
 from equitar.errors import ShardError
-from equitar.grouping import Rows, regrouped, split_name, wants_fields
-from equitar.mix64 import Int64
-from equitar.ordinary import FIRST, Found, Pread, ordinary_members
-from equitar.walking import Member, Walk, walk
-
-__all__ = ["Member", "MemberTable", "Walk", "member_table", "read_table", "split_name", "walk", "wants_fields"]
+from equitar.tar.bulk import FIRST, Found, Pread, ordinary_members
+from equitar.tar.grouping import Rows, regrouped, wants_fields
+from equitar.tar.walk import Member, Walk, walk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,11 @@
 What Python's `tarfile` reads rightly is read alike. Where it takes damage for the end of the tar and says nothing, there is
 a `ShardError` that names the shard, the byte and what was found there. The end of a tar is two zero blocks; a file that
 ends cleanly after a member is accepted, and marked.
+
+How are the headers of a file read that is not worth reading whole? By bytes at rising positions.
+
+A window is read where bytes are asked for, so that headers close to each other cost one read, and data nobody wants cost
+none if the file can seek. Compressed bytes are inflated on the way.
 """
 
 from __future__ import annotations
@@ -11,8 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from equitar.errors import ShardError
-from equitar.forward import GZIP_MAGIC, WINDOW, Forward, Gunzip, StreamError
-from equitar.headers import (
+from equitar.storage.streams import _CHUNK, GZIP_MAGIC, Gunzip, StreamError
+from equitar.tar.headers import (
     BLOCK,
     EXTENDED,
     MAX_EXTENDED,
@@ -26,6 +31,55 @@ from equitar.headers import (
     parse_header,
     says_something,
 )
+
+WINDOW = 1 << 13  # holds the headers around one large member, and what is small between them
+
+
+class Forward:
+    """Bytes of a file by position; positions may not fall.
+
+    Args:
+        read: Gives up to as many bytes as it is asked for, and none only at the end.
+        seek: Goes to a position; None where bytes can only be read through.
+        first: What has been read of the file already.
+    """
+
+    def __init__(self, read: Callable[[int], bytes], seek: Callable[[int], object] | None, first: bytes) -> None:
+        self._read = read
+        self._seek = seek
+        self._held = first
+        self._start = 0
+        self._window = WINDOW
+
+    def take(self, at: int, length: int) -> bytes:
+        """Return `length` bytes from position `at`; fewer only where the file ends."""
+        begin = at - self._start
+        found = self._held[begin : begin + length]
+        return found if len(found) == length else self._fetch(at, length)
+
+    def drain(self) -> None:
+        """Read on to the end, for the sake of checks that come with it."""
+        while self._read(_CHUNK):
+            pass
+
+    def _fetch(self, at: int, length: int) -> bytes:
+        """Move the window to `at`, and make it long enough."""
+        skipped = at - self._start - len(self._held)
+        # Small gaps are cheaper to read than to step over, one system call each.
+        self._window = min(2 * self._window, _CHUNK) if skipped < WINDOW else WINDOW
+        parts = [self._held[at - self._start :]] if skipped < 0 else []
+        if skipped > 0 and self._seek:
+            self._seek(at)
+        while skipped > 0 and not self._seek and (passed := len(self._read(min(skipped, _CHUNK)))):
+            skipped -= passed
+        # Never more than a chunk at once: a length that lies about the file must not reserve memory.
+        missing = length - sum(map(len, parts))
+        while missing > 0 and (part := self._read(min(max(missing, self._window), _CHUNK))):
+            parts.append(part)
+            missing -= len(part)
+        self._held, self._start = b"".join(parts), at
+        return self._held[:length]
+
 
 _MEND = "copy or download the shard again"
 

@@ -1,6 +1,6 @@
 """Stops and resumes a run across pairs of (ranks, workers), in real processes, and counts what came.
 
-    PYTHONPATH=tests python tests/distributed/elastic_figures.py
+    PYTHONPATH=tests python tests/helpers/elastic_figures.py
 
 takes every pair of 1, 2, 3 ranks x 0..3 workers; `test_elastic.py` takes a share of them.
 """
@@ -18,8 +18,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from shards import rare_first, write_source
-from torchrun import torchrun
+from helpers.shards import rare_first, write_source
+from helpers.torchrun import torchrun
 
 World: TypeAlias = tuple[int, int]  # ranks, workers
 WORLDS: list[World] = list(product((1, 2, 3), (0, 1, 2, 3)))
@@ -59,7 +59,9 @@ def launch(folder: Path, world_size: int, jobs: Sequence[dict[str, Any]]) -> int
     """Do jobs in one run of torchrun, and return how it ended."""
     path = folder / f"jobs-{world_size}.json"
     path.write_text(json.dumps(jobs), encoding="utf-8")
-    ran = torchrun(Path(__file__).with_name("elastic.py"), folder / "sources", folder, path, ranks=world_size)
+    ran = torchrun(
+        Path(__file__).parents[1] / "system" / "elastic.py", folder / "sources", folder, path, ranks=world_size
+    )
     if ran.returncode and not any(one["kill"] for one in jobs):
         raise RuntimeError(ran.stderr[-4000:])
     return ran.returncode

@@ -1,0 +1,1 @@
+"""Measure a pipeline beside plain webdataset, part by part."""

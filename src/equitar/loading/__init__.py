@@ -1,0 +1,1 @@
+"""Execute a plan: builders, stages, workers, the loader, and resuming."""

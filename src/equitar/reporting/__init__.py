@@ -1,0 +1,1 @@
+"""Look before training: statistics, previews, findings, the report, exports."""

@@ -1,0 +1,1 @@
+"""The same plans for datasets with indices, as samplers."""

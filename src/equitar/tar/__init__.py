@@ -1,0 +1,1 @@
+"""Which samples lie in a tar, and where: from its headers, with every header checked."""
