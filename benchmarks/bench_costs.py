@@ -55,9 +55,9 @@ def of_ours(found: Corpus) -> tuple[int, Costs]:
     clock: Costs = {}
     with (
         timed(clock, "plan", emitter.Emitter, "_planned"),
-        timed(clock, "look up", block.Block, "__init__"),
-        timed(clock, "columns", block.Block, "columns"),
-        timed(clock, "read", block.Alike, "_read"),
+        timed(clock, "look up", block.SampleBlock, "__init__"),
+        timed(clock, "columns", block.SampleBlock, "columns"),
+        timed(clock, "read", block.UniformSamples, "_read"),
     ):
         begin = time.process_time()
         count = sum(len(batch["__key__"]) for batch in batches)

@@ -64,8 +64,8 @@ def compare(book: Book, found: Corpus, scratch: Path, chosen: Setting) -> None:
     """Measure reading and loading."""
     one_process = {name: partial(count, peer.samples(Here(found, scratch / name))) for name, peer in PEERS.items()}
     for name, took in alternate(one_process, chosen.rounds).items():
-        short = [one.samples for one in took if one.samples != found.num_samples]
-        assert not short, f"{name} gave {short[0]} samples of {found.num_samples}"
+        missing = [one.samples for one in took if one.samples != found.num_samples]
+        assert not missing, f"{name} gave {missing[0]} samples of {found.num_samples}"
         book.note(found.case, name, SPEED, *(one.samples / one.seconds for one in took))
         book.note(found.case, name, "samples/CPU s", *(one.samples / one.busy for one in took))
     loaders = {name: peer.batches(Here(found, scratch / name)) for name, peer in PEERS.items() if peer.batches}

@@ -42,9 +42,9 @@ import numpy as np
 
 import equitar
 from equitar.loading.position import Position
-from equitar.loading.request import Order, Prepared
+from equitar.loading.request import Request, ResolvedRequest
 from equitar.loading.state import check_state, position_in, state_of, walk_in
-from equitar.planning.passes import Walk
+from equitar.planning.passes import PassStart
 from equitar.planning.plan import Plan
 from equitar.planning.recipes import Debiased, Mixed, Recipe
 from equitar.planning.repeat_factors import RepeatFactor, class_factors, count_classes, sample_factors
@@ -116,14 +116,22 @@ def draw_summaries(folder: Path, samples: int) -> None:
         write_summary(source, expand(source), summary)
 
 
-def order_of(sources: list[equitar.Source], case: Case, prepared: Prepared | None) -> Order:
+def order_of(sources: list[equitar.Source], case: Case, prepared: ResolvedRequest | None) -> Request:
     """Return an order as a builder makes it, of the last worker of the last rank."""
-    recipe: Recipe = Mixed(weights=None, steps=None, max_passes=None, fresh=False)
+    recipe: Recipe = Mixed(weights=None, steps=None, max_passes=None, restart_each_epoch=False)
     if case.kind == "debiased":
-        recipe = Debiased(weights=None, steps=None, max_passes=None, fresh=False, agree="world", short="error", hold=1)
-    order = Order(
-        sources=sources, recipe=recipe, batch_size=BATCH_SIZE, seed=0, shuffle=SHUFFLE, repeat=None, stages=(), collate=None,
-        fields=None, copy=True, lanes=None, rank=case.ranks - 1, world_size=case.ranks, max_substitutes=0, handler=None,
+        recipe = Debiased(
+            weights=None,
+            steps=None,
+            max_passes=None,
+            restart_each_epoch=False,
+            same_source_across="world",
+            small_sources="error",
+            accumulation_steps=1,
+        )
+    order = Request(
+        sources=sources, recipe=recipe, batch_size=BATCH_SIZE, seed=0, shuffle=SHUFFLE, repeat=None, stages=(), collate_fn=None,
+        fields=None, copy=True, plan_workers=None, rank=case.ranks - 1, world_size=case.ranks, max_substitutes=0, handler=None,
         read_ahead=0, one_source=case.kind == "debiased",
     )  # fmt: skip
     if prepared is not None:
@@ -136,9 +144,9 @@ def know(plan: Plan, case: Case, step: int) -> None:
     plan.places(step, *plan.share(step, case.ranks - 1, case.ranks))
 
 
-def planned(order: Order, case: Case, epoch: int) -> Plan:
+def planned(order: Request, case: Case, epoch: int) -> Plan:
     """Return a plan that knows the first batch of its last worker."""
-    plan = order.plan(order.prepared(), Position(epoch, 0, 0, 0), case.workers, Walk())
+    plan = order.plan(order.prepared(), Position(epoch, 0, 0, 0), case.workers, PassStart())
     know(plan, case, case.workers - 1)
     return plan
 
@@ -157,10 +165,10 @@ def main_process(case: Case, folder: Path) -> dict[str, float]:
     return found
 
 
-def received(folder: Path) -> Prepared:
+def received(folder: Path) -> ResolvedRequest:
     """Return what the main process sends, as a spawned process reads it: from a stream."""
     with (folder / "sent").open("rb") as file:
-        prepared: Prepared = pickle.load(file)
+        prepared: ResolvedRequest = pickle.load(file)
     return prepared
 
 
@@ -247,7 +255,7 @@ def from_memory(case: Case, _: Path) -> dict[str, float]:
     supply = Supply.of("objects", [f"{shard:06}.tar" for shard in range(len(rows))], rows)
     found["sums s"] = time.process_time() - begin
     begin = time.process_time()
-    planned(order_of([], case, Prepared(no_catalog(), [supply], 7, 8)), case, 0)
+    planned(order_of([], case, ResolvedRequest(no_catalog(), [supply], 7, 8)), case, 0)
     return {**found, "plan s": time.process_time() - begin, "labels MB": labels.nbytes / 1e6}
 
 

@@ -18,9 +18,9 @@ import numpy as np
 
 from equitar.arrays import Int64
 from equitar.loading.position import Position
-from equitar.loading.request import Order, Prepared
+from equitar.loading.request import Request, ResolvedRequest
 from equitar.loading.state import State, check_state, position_in, state_of, walk_in
-from equitar.planning.passes import Walk
+from equitar.planning.passes import PassStart
 from equitar.planning.plan import Plan
 from equitar.planning.recipes import Debiased
 from equitar.planning.repeat_factors import ONE
@@ -71,19 +71,27 @@ def supply(name: str, case: Case, *, repeats: bool) -> Supply:
     )
 
 
-def order_of(supplies: list[Supply]) -> Order:
-    recipe = Debiased(weights=None, steps=None, max_passes=None, fresh=False, agree="world", short="error", hold=1)
-    order = Order(
-        sources=(), recipe=recipe, batch_size=BATCH_SIZE, seed=0, shuffle=SHUFFLE, repeat=None, stages=(), collate=None,
-        fields=None, copy=True, lanes=LANES, rank=RANKS - 1, world_size=RANKS, max_substitutes=0, handler=None,
+def order_of(supplies: list[Supply]) -> Request:
+    recipe = Debiased(
+        weights=None,
+        steps=None,
+        max_passes=None,
+        restart_each_epoch=False,
+        same_source_across="world",
+        small_sources="error",
+        accumulation_steps=1,
+    )
+    order = Request(
+        sources=(), recipe=recipe, batch_size=BATCH_SIZE, seed=0, shuffle=SHUFFLE, repeat=None, stages=(), collate_fn=None,
+        fields=None, copy=True, plan_workers=LANES, rank=RANKS - 1, world_size=RANKS, max_substitutes=0, handler=None,
         read_ahead=0, one_source=True,
     )  # fmt: skip
     catalog = Catalog(sources=(), sidecars=(), summaries=())  # no shard is opened
-    order.__dict__["_prepared"] = Prepared(catalog, supplies, RANKS - 1, RANKS)
+    order.__dict__["_prepared"] = ResolvedRequest(catalog, supplies, RANKS - 1, RANKS)
     return order
 
 
-def plan_of(order: Order, position: Position, walk: Walk) -> Plan:
+def plan_of(order: Request, position: Position, walk: PassStart) -> Plan:
     return order.plan(order.prepared(), position, LANES, walk)
 
 
@@ -109,7 +117,7 @@ def measured(case: Case, *, repeats: bool) -> dict[str, dict[str, float]]:
     """Return the figures of each place in an epoch."""
     supplies = [supply(name, case, repeats=repeats) for name in ("one", "other")]
     order = order_of(supplies)
-    plan = plan_of(order, Position(3, 0, 0, 0), Walk())
+    plan = plan_of(order, Position(3, 0, 0, 0), PassStart())
     places = {"start": 0, "middle": plan.num_steps // 2, "end": plan.num_steps - 1}
     saved = {where: state_of(order, plan, Position(3, step, LANES, RANKS)) for where, step in places.items()}
     return {where: resume(supplies, json.dumps(state)) for where, state in saved.items()}

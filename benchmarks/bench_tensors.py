@@ -82,7 +82,7 @@ def contenders(folder: Path, stage: Callable[[Iterable[Sample]], Iterator[Sample
         batch_size=batch_size,
         shuffle=1000,
         stages=[stage],
-        collate=stacked,
+        collate_fn=stacked,
         rank=0,
         world_size=1,
     )

@@ -88,7 +88,7 @@ def _equitar_samples(here: Here, *, copy: bool = True) -> Callable[[], Iterable[
             for shard, num_rows in enumerate(summary.num_samples.tolist()):
                 for row in range(num_rows):
                     yield reader.read(shard, row)
-                reader.trim()
+                reader.evict()
             reader.close()
 
     return read

@@ -28,7 +28,7 @@ def main(folder: Path, steps: int, accumulate: int) -> None:
         sources_in(folder),
         batch_size=GLOBAL_BATCH // accelerator.num_processes,
         steps=steps,
-        hold=accumulate,  # batches whose gradients are accumulated have one source too
+        accumulation_steps=accumulate,  # batches whose gradients are accumulated have one source too
         stages=[wds.decode("torchrgb"), wds.map(prepare)],
     )
     loader = equitar.Loader(batches)

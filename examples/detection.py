@@ -93,7 +93,7 @@ def train(source: equitar.Source, repeat: float | None, epochs: int) -> tuple[Co
         batch_size=16,
         repeat=repeat,
         stages=[wds.decode("torchrgb"), wds.map(prepare)],
-        collate=list,  # samples stay apart: their targets have different lengths
+        collate_fn=list,  # samples stay apart: their targets have different lengths
     )
     loader = equitar.Loader(batches)
     torch.manual_seed(0)

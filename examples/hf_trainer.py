@@ -104,7 +104,7 @@ def main(folder: Path, steps: int, stop_after: int, *, resume: bool) -> None:
         batch_size=GLOBAL_BATCH // args.world_size,
         steps=steps,
         stages=[wds.decode("torchrgb"), wds.map(prepare)],
-        collate=for_model,
+        collate_fn=for_model,
     )
     loader = equitar.Loader(batches)
     trainer = PlannedTrainer(loader=loader, args=args, model=Classifier())

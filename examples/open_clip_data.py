@@ -71,16 +71,16 @@ def get_equitar_data(
             seed=args.seed,
             weights=equitar.Passes(dict(zip(names, map(float, factors.split("::")), strict=True))) if factors else None,
             steps=args.train_num_samples // global_batch if args.train_num_samples else None,  # else all, once
-            hold=args.accum_freq,  # the loss gathers over accumulated batches: they are of one source too
+            accumulation_steps=args.accum_freq,  # the loss gathers over accumulated batches: they are of one source too
             stages=stages,
-            collate=pairs,
+            collate_fn=pairs,
             handler=log_and_continue,
             rank=args.rank,
             world_size=args.world_size,
         )
     else:  # open_clip evaluates on one rank
         batches = equitar.exact(
-            sources_of(args.val_data), batch_size=args.batch_size, stages=stages, collate=pairs, rank=0, world_size=1
+            sources_of(args.val_data), batch_size=args.batch_size, stages=stages, collate_fn=pairs, rank=0, world_size=1
         )
     loader: Any = equitar.Loader(batches, num_workers=args.workers, persistent_workers=args.workers > 0)
     loader.set_epoch(epoch)

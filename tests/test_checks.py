@@ -44,7 +44,7 @@ def test_sources_that_are_none(builder: Any, sources: Any, kind: type[Exception]
         ({"repeat": "median"}, "got 'median'; write equitar.RepeatFactor('median')"),
         ({"repeat": 2}, "`repeat` must be a threshold in [0, 1], a RepeatFactor or a function of a sidecar; got 2"),
         ({"repeat": True}, "got True"),
-        ({"collate": None}, "`collate` must be a function of a list of samples; got None"),
+        ({"collate_fn": None}, "`collate_fn` must be a function of a list of samples; got None"),
         ({"handler": 1}, "`handler` must be None, 'skip_sample', 'skip_shard' or a function of an error; got 1"),
         ({"max_passes": "3"}, "`max_passes` must be a finite number > 0; got '3'"),
         ({"rank": 0}, "`rank` and `world_size` go together; got 0 and None"),
@@ -68,7 +68,7 @@ def test_weights_that_change_are_checked_at_each_change_and_are_not_for_mixed() 
 
 
 def test_a_source_that_may_be_left_out_needs_no_weight() -> None:
-    equitar.debiased([A, B], batch_size=4, weights={"a": 1}, short="leave_out")
+    equitar.debiased([A, B], batch_size=4, weights={"a": 1}, small_sources="leave_out")
 
 
 @pytest.mark.parametrize("stages", [wds.decode(), None, "pil"])

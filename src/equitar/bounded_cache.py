@@ -8,18 +8,18 @@ from typing import Any, Generic, TypeVar
 Value = TypeVar("Value")
 
 
-class Shelf(Generic[Value]):
-    """Values that came last. Nothing is let go but by `trim`, so that whoever holds several of them can rely on them."""
+class BoundedCache(Generic[Value]):
+    """Values that came last. Nothing is let go but by `evict`, so that whoever holds several of them can rely on them."""
 
-    def __init__(self, most_bytes: int, most_values: int, let_go: Callable[[Value], bool]) -> None:
+    def __init__(self, most_bytes: int, most_values: int, on_evict: Callable[[Value], bool]) -> None:
         """Begin empty.
 
         Args:
             most_bytes: Bytes to be kept at most, >= 0.
             most_values: Values to be kept at most, >= 1.
-            let_go: Lets go of a value; returns False if it is still needed, and then it is kept.
+            on_evict: Lets go of a value; returns False if it is still needed, and then it is kept.
         """
-        self._most_bytes, self._most_values, self._let_go = most_bytes, most_values, let_go
+        self._most_bytes, self._most_values, self._let_go = most_bytes, most_values, on_evict
         self._values: dict[Hashable, tuple[Value, int]] = {}  # the one that came first is first
         self._bytes = 0
 
@@ -37,11 +37,11 @@ class Shelf(Generic[Value]):
         _, num_bytes = self._values.pop(key, (None, 0))
         self._bytes -= num_bytes
 
-    def trim(self) -> None:
+    def evict(self) -> None:
         """Let go of the values that came first, until what is left is within its bounds; the one that came last stays.
 
         >>> gone = []
-        >>> shelf = Shelf(10, 99, lambda value: not gone.append(value))
+        >>> shelf = BoundedCache(10, 99, lambda value: not gone.append(value))
         >>> for key in "abc":
         ...     shelf.put(key, key.upper(), num_bytes=5)
         >>> shelf.trim()

@@ -59,7 +59,7 @@ def words_of(sources: Iterable[Source]) -> list[str]:
     return [f"{one.name}={one.urls}" for one in sources]
 
 
-class Clock:
+class SharedPosition:
     """Time that passes when it is told to."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Clock:
 class Takes:
     """A stage that takes some time before it gives a sample; it drops those whose key ends in a digit."""
 
-    clock: Clock
+    clock: SharedPosition
     seconds: float
     drops: str = "-"
 
@@ -84,20 +84,20 @@ class Takes:
                 yield sample
 
 
-def profiled(batches: Batches, clock: Clock, steps: int) -> Profile:
+def profiled(batches: Batches, clock: SharedPosition, steps: int) -> Profile:
     profile = Profile(watch=Stopwatch(clock))
     profile_into(profile, batches, batches.plan(0, num_workers=0), 0, is_enough=lambda one: one.steps >= steps)
     return profile
 
 
 def test_each_part_is_charged_with_what_it_takes_itself(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, read = Clock(), Reader.read
+    clock, read = SharedPosition(), Reader.read
 
     def slow(reader: Reader, shard: int, row: int) -> Sample:
         clock.now += 5
         return read(reader, shard, row)
 
-    def collate(samples: list[Any]) -> list[Any]:
+    def collate_fn(samples: list[Any]) -> list[Any]:
         clock.now += 7
         return samples
 
@@ -107,7 +107,7 @@ def test_each_part_is_charged_with_what_it_takes_itself(sources: list[Source], m
 
     monkeypatch.setattr(Reader, "read", slow)
     stages = [Takes(clock, 2), Takes(clock, 3)]
-    batches = equitar.debiased(sources, batch_size=4, stages=stages, collate=collate, rank=0, world_size=1).map(
+    batches = equitar.debiased(sources, batch_size=4, stages=stages, collate_fn=collate_fn, rank=0, world_size=1).map(
         composed
     )
     profile = profiled(batches, clock, steps=15)
@@ -125,7 +125,7 @@ def test_each_part_is_charged_with_what_it_takes_itself(sources: list[Source], m
 
 
 def test_dropped_samples_cost_time_and_are_no_samples(sources: list[Source]) -> None:
-    clock = Clock()
+    clock = SharedPosition()
     batches = equitar.debiased(sources, batch_size=4, stages=[Takes(clock, 1, drops="3")], rank=0, world_size=1)
     profile = profiled(batches, clock, steps=15)
     assert profile.samples.total() == 60
@@ -139,8 +139,8 @@ def test_a_profile_emits_what_training_does(sources: list[Source]) -> None:
         came.append([one["__key__"] for one in samples])
         return samples
 
-    batches = equitar.mixed(sources, batch_size=6, collate=noted, rank=0, world_size=1)
-    profiled(batches, Clock(), steps=4)
+    batches = equitar.mixed(sources, batch_size=6, collate_fn=noted, rank=0, world_size=1)
+    profiled(batches, SharedPosition(), steps=4)
     in_profile = came.copy()
     came.clear()
     list(batches)
@@ -165,7 +165,7 @@ def test_a_stage_that_sleeps_is_found(sources: list[Source]) -> None:
 
 
 def test_a_slow_shard_comes_first(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, read = Clock(), Reader.read
+    clock, read = SharedPosition(), Reader.read
 
     def slow(reader: Reader, shard: int, row: int) -> Sample:
         sample = read(reader, shard, row)
@@ -184,7 +184,7 @@ def test_a_slow_shard_comes_first(sources: list[Source], monkeypatch: pytest.Mon
 def test_webdataset_and_ours_give_the_same_samples_through_the_same_stages(sources: list[Source]) -> None:
     own = [sources[0], Source(name="b", urls=sources[1].urls, root=sources[1].root, stages=[wds.rename(text="txt")])]
     stages = [wds.decode(), wds.map(dict)]
-    batches = equitar.exact(own, batch_size=5, stages=stages, collate=list, rank=0, world_size=1)
+    batches = equitar.exact(own, batch_size=5, stages=stages, collate_fn=list, rank=0, world_size=1)
     prepared = batches.prepared()
     parts = plain_sources(batches.order, prepared, [[2], []], [36, 24], num_workers=0)
     plain = list(PlainBatches(parts, batches.order, [wds.map(tuple)]))
@@ -214,7 +214,7 @@ def test_webdataset_reads_no_more_than_is_asked_for_and_selected(sources: list[S
 
 
 def batches_of_one(sources: list[Source]) -> Iterator[Any]:
-    return iter(equitar.exact(sources, batch_size=1, collate=lambda samples: samples[0], rank=0, world_size=1))
+    return iter(equitar.exact(sources, batch_size=1, collate_fn=lambda samples: samples[0], rank=0, world_size=1))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -251,7 +251,7 @@ def test_shards_that_webdataset_cannot_open_are_measured_without_it(tmp_path: Pa
         progress=False,
     )
     memory.rm("/bench", recursive=True)
-    assert told.is_far
+    assert told.is_remote
     assert told.refused is not None
     assert "memory" in told.refused
     assert [(one.name, one.ratio) for one in told.speeds] == [("equitar", None), ("equitar", None)]

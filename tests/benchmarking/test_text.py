@@ -62,7 +62,7 @@ def bench(
         shards=tuple(of_shards),
         busy=busy,
         receiving=receiving,
-        is_far=False,
+        is_remote=False,
         in_blocks=False,
         missed=(),
         refused=None,
@@ -85,7 +85,7 @@ def test_the_second_part_is_named_where_reading_matters() -> None:
 
 
 def test_of_remote_shards_it_is_said_that_each_read_waits() -> None:
-    found = replace(bench(source(read=9, decode=1)), is_far=True)
+    found = replace(bench(source(read=9, decode=1)), is_remote=True)
     assert "reading takes 90% of the time of a sample (9 ms of 10 ms), as each read waits for its answer there" in (
         said(found)
     )

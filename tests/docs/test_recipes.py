@@ -192,7 +192,7 @@ def test_the_trainer_of_transformers_resumes_within_an_epoch(
 def test_a_loop_by_accelerate_gives_each_of_two_ranks_its_own_batches(digits: Path, tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     links_to(digits, tmp_path)
-    expected = of_ranks(tmp_path, 2, steps=6, hold=2)
+    expected = of_ranks(tmp_path, 2, steps=6, accumulation_steps=2)
     out = run("accelerate_loop.py", tmp_path, "--steps", 6, "--accumulate", 2, ranks=2)
     assert sorted(BATCH.findall(out)) == [words for words in expected if words[1] == "0"]
 

@@ -11,7 +11,7 @@ import pytest
 
 import equitar
 from equitar.cli.app import main
-from equitar.sidecars.store import sidecar, summary
+from equitar.sidecars import sidecar, summary
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -57,8 +57,8 @@ CASES = {
         PLAIN, weights=[(0, Temperature(1.0)), (7, Temperature(5.0)), (15, {"cc": 0, "sbu": 1})], steps=30
     ),
     "debiased, passes": replace(PLAIN, weights=Passes({"cc": 0.5, "sbu": 2}), batch_size=2),
-    "debiased, each rank alone": replace(PLAIN, agree="rank", stocks=(CC, SBU, LVIS), batch_size=3),
-    "debiased, short left out": replace(PLAIN, short="leave_out", stocks=(CC, TINY), batch_size=16),
+    "debiased, each rank alone": replace(PLAIN, same_source_across="rank", stocks=(CC, SBU, LVIS), batch_size=3),
+    "debiased, short left out": replace(PLAIN, small_sources="leave_out", stocks=(CC, TINY), batch_size=16),
     "debiased, bernoulli": replace(PLAIN, stocks=(CC, replace(SBU, rounding="bernoulli")), batch_size=2),
     "mixed": replace(PLAIN, kind="mixed", stocks=(CC, SBU, LVIS)),
     "mixed, single samples": replace(PLAIN, kind="mixed", stocks=(SBU,), batch_size=1, world_size=1),

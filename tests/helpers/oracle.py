@@ -13,7 +13,7 @@ from typing import NamedTuple
 ONE = 1 << 20
 
 
-class Stretch(NamedTuple):
+class WeightPhase(NamedTuple):
     """Steps that share one set of weights: batches of each source, and which sources shall have some."""
 
     start: int

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from equitar.errors import PlanError
-from equitar.planning.plan import Agree, Plan, Shape, Short
+from equitar.planning.plan import Agree, Plan, PlanSpec, Short
 from equitar.planning.recipes import debiased_plan, mixed_plan
 from equitar.planning.repeat_factors import ONE, Rounding
 from equitar.planning.step_plan import StepPlan
@@ -91,15 +91,15 @@ class Case:
     shuffle: int
     weights: Weights | Changes | None
     steps: int | None
-    agree: Agree = "world"
-    short: Short = "error"
+    same_source_across: Agree = "world"
+    small_sources: Short = "error"
 
     @property
     def global_batch(self) -> int:
         return self.batch_size * self.world_size
 
-    def shape(self, epoch: int) -> Shape:
-        return Shape(
+    def shape(self, epoch: int) -> PlanSpec:
+        return PlanSpec(
             batch_size=self.batch_size,
             world_size=self.world_size,
             lanes=max(1, self.workers),
@@ -119,15 +119,15 @@ class Case:
             weights=self.weights,
             steps=self.steps,
             max_passes=None,
-            agree=self.agree,
-            short=self.short,
+            same_source_across=self.same_source_across,
+            small_sources=self.small_sources,
         )
 
     def in_pass(self, stock: Stock) -> int:
         """Return the copies that a pass of a source gives."""
         return stock.copies // self.global_batch * self.global_batch if self.kind == "debiased" else stock.copies
 
-    def stretches(self) -> list[oracle.Stretch]:
+    def stretches(self) -> list[oracle.WeightPhase]:
         """Return quotas as the design says: in batches for `debiased`, in copies for `mixed`."""
         unit = self.global_batch if self.kind == "debiased" else 1
         in_pass = [stock.copies // unit for stock in self.stocks]
@@ -141,7 +141,7 @@ class Case:
                 copies if self.weights is None else int(number * stock.total / ONE) // unit
                 for number, stock, copies in zip(passes, self.stocks, in_pass, strict=True)
             ]
-            return [oracle.Stretch(0, quotas, [number > 0 for number in passes])]
+            return [oracle.WeightPhase(0, quotas, [number > 0 for number in passes])]
         if self.kind == "debiased":
             total = sum(in_pass) if self.steps is None else self.steps
         elif isinstance(self.weights, Passes) and self.steps is None:
@@ -149,7 +149,7 @@ class Case:
             total = sum(asked) // self.global_batch * self.global_batch
             shares = [Fraction(one) for one in asked]
             quotas = oracle.share_out(shares, total) if total else [0] * len(shares)
-            return [oracle.Stretch(0, quotas, [one > 0 for one in asked])]
+            return [oracle.WeightPhase(0, quotas, [one > 0 for one in asked])]
         else:
             total = (sum(in_pass) // self.global_batch if self.steps is None else self.steps) * self.global_batch
         changes = self.weights if isinstance(self.weights, Sequence) else [(0, self.weights)]
@@ -158,7 +158,7 @@ class Case:
         for (start, weights), stop in zip(changes, [*starts[1:], total], strict=True):
             shares = [self._share(weights, stock) for stock in self.stocks]
             quotas = oracle.share_out(shares, stop - start) if any(shares) else [0] * len(shares)
-            result.append(oracle.Stretch(start, quotas, [share > 0 for share in shares]))
+            result.append(oracle.WeightPhase(start, quotas, [share > 0 for share in shares]))
         return result
 
     def _passes(self, stock: Stock) -> Fraction:
@@ -298,7 +298,7 @@ def _weights(names: Sequence[str]) -> SearchStrategy[Weights | None]:
 
 
 @st.composite
-def cases(draw: DrawFn, kind: Kind, *, agree: Agree = "world", kinds: Sequence[str] = KINDS) -> Case:
+def cases(draw: DrawFn, kind: Kind, *, same_source_across: Agree = "world", kinds: Sequence[str] = KINDS) -> Case:
     """Draw everything a plan is made from, legal or not."""
     names = "abcde"[: draw(st.integers(1, 5))]
     drawn_stocks = tuple(draw(stocks(name, kinds=kinds)) for name in names)
@@ -317,7 +317,7 @@ def cases(draw: DrawFn, kind: Kind, *, agree: Agree = "world", kinds: Sequence[s
         shuffle=draw(st.integers(0, 60)),
         weights=weights,
         steps=steps,
-        agree=agree,
+        same_source_across=same_source_across,
     )
 
 
@@ -328,9 +328,9 @@ def made_legal(case: Case) -> Case | None:
 
 
 @st.composite
-def legal_cases(draw: DrawFn, kind: Kind, *, agree: Agree = "world", kinds: Sequence[str] = KINDS) -> Case:
+def legal_cases(draw: DrawFn, kind: Kind, *, same_source_across: Agree = "world", kinds: Sequence[str] = KINDS) -> Case:
     """Draw a case that must be planned. What cannot be is drawn by size instead, without sources that are too small."""
-    case = draw(cases(kind, agree=agree, kinds=kinds))
+    case = draw(cases(kind, same_source_across=same_source_across, kinds=kinds))
     found = made_legal(case)
     if found is None:
         kept = tuple(stock for stock in case.stocks if stock.copies >= case.world_size * ceil(stock.largest / ONE))

@@ -28,6 +28,7 @@ from equitar.cli.app import main
 from equitar.errors import ShardError, StorageError, WorkerError
 from equitar.indexing.executors import DaskExecutor, outcomes
 from equitar.indexing.label_job import spool, spooled
+from equitar.indexing.source_job import SourceReport
 from equitar.sources import Source
 from helpers.labelled_shards import shard
 
@@ -68,7 +69,7 @@ def written(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".partial"}
 
 
-def index(folder: Path, sidecars: Path, **more: Any) -> equitar.indexing.SourceReport:
+def index(folder: Path, sidecars: Path, **more: Any) -> SourceReport:
     source = source_of(folder, sidecars)
     return equitar.index(source, labels="killer_of_mine:labels", progress=False, **more).sources[0]
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 import equitar
 from equitar.cli.app import main
 from equitar.errors import ShardError, SidecarError
+from equitar.indexing.index import IndexReport
 from equitar.indexing.source_job import keep_part, ledgers_of
 from equitar.sidecars.summary import load_summary
 from equitar.sources import Source
@@ -40,7 +41,7 @@ def written(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".tar"}
 
 
-def index(source: Source | Sequence[Source], **more: Any) -> equitar.indexing.IndexReport:
+def index(source: Source | Sequence[Source], **more: Any) -> IndexReport:
     return equitar.index(source, jobs=1, progress=False, **more)
 
 

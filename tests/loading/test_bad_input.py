@@ -251,7 +251,7 @@ def test_all_sources_together_smaller_than_a_global_batch(sources: list[Source])
 
 def test_all_sources_left_out(sources: list[Source]) -> None:
     with pytest.raises(PlanError):
-        planned(equitar.debiased, sources, batch_size=101, short="leave_out")
+        planned(equitar.debiased, sources, batch_size=101, small_sources="leave_out")
 
 
 @WEIGHED
@@ -319,8 +319,8 @@ def test_wrong_batch_size(builder: Builder, batch_size: Any, sources: list[Sourc
 @WEIGHED
 @pytest.mark.parametrize(
     ("name", "lowest"),
-    [("seed", 0), ("shuffle", 0), ("lanes", 1), ("steps", 1)],
-    ids=["seed", "shuffle", "lanes", "steps"],
+    [("seed", 0), ("shuffle", 0), ("plan_workers", 1), ("steps", 1)],
+    ids=["seed", "shuffle", "plan_workers", "steps"],
 )
 @pytest.mark.parametrize("value", [-1, 1.5, "3"], ids=repr)
 def test_wrong_numbers(builder: Builder, name: str, lowest: int, value: Any, sources: list[Source]) -> None:
@@ -340,7 +340,7 @@ def test_a_rank_outside_its_world(builder: Builder, sources: list[Source]) -> No
         list(builder(sources, batch_size=8, rank=2, world_size=2))
 
 
-@pytest.mark.parametrize(("name", "value"), [("agree", "all"), ("short", "skip")])
+@pytest.mark.parametrize(("name", "value"), [("same_source_across", "all"), ("small_sources", "skip")])
 def test_wrong_words(name: str, value: str, sources: list[Source]) -> None:
     with pytest.raises(PlanError, match=rf"`{name}` must be '\w+' or '\w+'; got '{value}'"):
         equitar.debiased(sources, batch_size=8, **{name: value})  # type: ignore[arg-type]

@@ -92,7 +92,7 @@ def test_every_batch_holds_one_source_and_is_full(world_size: int, sources: list
 def test_an_epoch_gives_every_sample_once_apart_from_one_global_batch(
     world_size: int, lanes: int, sources: list[Source]
 ) -> None:
-    ranks = over_ranks(equitar.debiased(sources, batch_size=4, lanes=lanes), world_size)
+    ranks = over_ranks(equitar.debiased(sources, batch_size=4, plan_workers=lanes), world_size)
     seen = Counter(key for step in global_batches(ranks) for key in step)
     assert most_often(seen.elements()) == 1
     for name, size in (("a", 100), ("b", 40)):
@@ -122,18 +122,18 @@ def test_sources_are_told_before_a_tar_is_opened(sources: list[Source]) -> None:
 
 
 def test_ranks_draw_each_their_own_source_on_request(sources: list[Source]) -> None:
-    ranks = over_ranks(equitar.debiased(sources, batch_size=4, agree="rank"), 2)
+    ranks = over_ranks(equitar.debiased(sources, batch_size=4, same_source_across="rank"), 2)
     assert sources_of(ranks[0]) != sources_of(ranks[1])
     assert Counter(sources_of(ranks[0])) == Counter(sources_of(ranks[1]))
 
 
 def test_ranks_that_draw_their_own_sources_share_no_sample(sources: list[Source]) -> None:
-    ranks = over_ranks(equitar.debiased(sources, batch_size=4, agree="rank"), 2)
+    ranks = over_ranks(equitar.debiased(sources, batch_size=4, same_source_across="rank"), 2)
     assert most_often(key for rank in ranks for key in flat(rank)) == 1
 
 
 def test_other_ranks_call_a_batch_of_two_sources_by_neither(sources: list[Source]) -> None:
-    batches = equitar.debiased(sources, batch_size=4, agree="rank")
+    batches = equitar.debiased(sources, batch_size=4, same_source_across="rank")
     loader = equitar.Loader(as_rank(batches, 0, 2))
     next(iter(loader))
     alone = equitar.Loader(as_rank(batches, 0, 1, batch_size=8))
@@ -156,7 +156,7 @@ def test_passes_of_a_small_source_are_told_before_it_is_read(tmp_path: Path) -> 
 
 def test_a_source_that_is_too_short_is_left_out_on_request(tmp_path: Path, sources: list[Source]) -> None:
     tiny = write_source(tmp_path, "tiny", [7])
-    batches = equitar.debiased([*sources, tiny], batch_size=8, short="leave_out")
+    batches = equitar.debiased([*sources, tiny], batch_size=8, small_sources="leave_out")
     assert Counter(sources_of(batches)) == {"a": 12, "b": 5}
 
 
@@ -164,7 +164,7 @@ def test_a_source_that_is_left_out_is_named_once(
     tmp_path: Path, sources: list[Source], caplog: pytest.LogCaptureFixture
 ) -> None:
     tiny = write_source(tmp_path, "tiny", [7])
-    list(equitar.Loader(equitar.debiased([*sources, tiny], batch_size=8, short="leave_out")))
+    list(equitar.Loader(equitar.debiased([*sources, tiny], batch_size=8, small_sources="leave_out")))
     assert (
         caplog.messages.count("source 'tiny' is left out: it has 7 samples but one global batch needs 8")
         == len([one for one in caplog.messages if "left out" in one])
@@ -176,7 +176,7 @@ def test_what_a_source_needs_for_held_batches_is_told(
     tmp_path: Path, sources: list[Source], caplog: pytest.LogCaptureFixture
 ) -> None:
     tiny = write_source(tmp_path, "tiny", [15])
-    equitar.debiased([*sources, tiny], batch_size=8, hold=2, short="leave_out").plan()
+    equitar.debiased([*sources, tiny], batch_size=8, accumulation_steps=2, small_sources="leave_out").plan()
     told = [one for one in caplog.messages if "left out" in one]  # the rank is told, too, where it was not yet
     assert told == ["source 'tiny' is left out: it has 15 samples but one global batch needs 16"]
 
@@ -401,7 +401,7 @@ def test_a_batch_tells_its_step(sources: list[Source]) -> None:
 
 
 def test_collate_takes_the_list_of_samples(sources: list[Source]) -> None:
-    batch = next(iter(equitar.debiased(sources, batch_size=8, collate=list)))
+    batch = next(iter(equitar.debiased(sources, batch_size=8, collate_fn=list)))
     assert [type(sample) for sample in batch] == [dict] * 8
 
 
@@ -420,7 +420,7 @@ def test_samples_of_different_fields_name_one_and_the_ways_out(sources: list[Sou
         return ({**one, "more": 1} if one["__key__"] == "a-0005" else one for one in samples)
 
     with pytest.raises(
-        StageError, match=r"must have the same fields but of .*'more'; choose `fields`, or give `collate`"
+        StageError, match=r"must have the same fields but of .*'more'; choose `fields`, or give `collate_fn`"
     ):
         list(equitar.debiased(sources, batch_size=8, stages=[odd]))
 

@@ -57,7 +57,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Source]:
 @pytest.fixture(scope="module")
 def batches(sources: list[Source]) -> Batches:
     """17 steps of batches of 8; always with the two lanes, so that orders can be compared."""
-    return equitar.debiased(sources, batch_size=8, lanes=2)
+    return equitar.debiased(sources, batch_size=8, plan_workers=2)
 
 
 def plain(batches: Batches, num_workers: int, **arguments: Any) -> DataLoader[Any]:

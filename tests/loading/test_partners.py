@@ -31,8 +31,8 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[equitar.Source]:
 
 
 def debiased(sources: list[equitar.Source], **arguments: Any) -> equitar.Batches:
-    collate = equitar.with_partners(3, together, collate=list)
-    return equitar.debiased(sources, **{"batch_size": 8, "collate": collate, **arguments})
+    collate_fn = equitar.with_partners(3, together, collate_fn=list)
+    return equitar.debiased(sources, **{"batch_size": 8, "collate_fn": collate_fn, **arguments})
 
 
 @given(key=st.integers(0, 2**64 - 1), length=st.integers(1, 40), data=st.data())
@@ -70,7 +70,7 @@ def test_partners_have_the_source_of_the_batch(sources: list[equitar.Source]) ->
 def test_partners_and_draws_are_the_same_after_resuming_with_any_number_of_workers(
     num_workers: int, steps: int, sources: list[equitar.Source]
 ) -> None:
-    batches = debiased(sources, lanes=2, repeat=0.4)
+    batches = debiased(sources, plan_workers=2, repeat=0.4)
     whole = list(batches.copied())
     loader = equitar.Loader(batches)
     assert list(islice(iter(loader), steps)) == whole[:steps]
@@ -83,7 +83,7 @@ def test_another_epoch_or_seed_has_other_partners(sources: list[equitar.Source])
     loader = equitar.Loader(debiased(sources))
     first, second = list(loader), list(loader)
     assert first != second
-    reseeded = debiased(sources, collate=equitar.with_partners(3, together, collate=list, seed=1))
+    reseeded = debiased(sources, collate_fn=equitar.with_partners(3, together, collate_fn=list, seed=1))
     other = list(reseeded)
     assert [[key for key, *_ in batch] for batch in other] == [[key for key, *_ in batch] for batch in first]
     assert other != first

@@ -117,7 +117,10 @@ OTHER: dict[str, tuple[dict[str, Any], str]] = {
     "batch size": ({"batch_size": 4}, "global batch was 8 and is 4"),
     "shuffle": ({"shuffle": 16}, "shuffle was [0-9]+ and is 16"),
     "threshold": ({"repeat": 0.5}, "repeat was None and is 0.5"),
-    "hold": ({"hold": 2}, "recipe was .*hold=1.* and is .*hold=2"),
+    "accumulation_steps": (
+        {"accumulation_steps": 2},
+        "recipe was .*accumulation_steps=1.* and is .*accumulation_steps=2",
+    ),
 }
 
 
@@ -321,7 +324,7 @@ def elastic(sources: list[Source], rank: int, world_size: int, **arguments: Any)
 
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"stages": [Drops(3)]}, {"hold": 2}, {"repeat": 0.5}, {"steps": 9}],
+    [{}, {"stages": [Drops(3)]}, {"accumulation_steps": 2}, {"repeat": 0.5}, {"steps": 9}],
     ids=["plain", "drops", "hold", "repeat", "steps"],
 )
 def test_several_resumes_in_one_epoch_with_other_ranks_and_workers_give_the_same_global_batches(
@@ -395,4 +398,4 @@ def test_check_order_raises_on_the_first_batch_out_of_turn(sources: list[Source]
 
 def test_check_order_needs_steps(sources: list[Source]) -> None:
     with pytest.raises(PlanError, match="needs batches with '__step__'; got list at step 0"):
-        next(equitar.check_order(debiased(sources, collate=list)))
+        next(equitar.check_order(debiased(sources, collate_fn=list)))

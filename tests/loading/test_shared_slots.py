@@ -75,7 +75,7 @@ def test_what_does_not_fit_says_so() -> None:
 @pytest.fixture(scope="module")
 def batches(tmp_path_factory: pytest.TempPathFactory) -> Batches:
     source = write_source(tmp_path_factory.mktemp("ring"), "a", [40, 40])
-    return equitar.debiased([source], batch_size=8, rank=0, world_size=1, lanes=2)
+    return equitar.debiased([source], batch_size=8, rank=0, world_size=1, plan_workers=2)
 
 
 @pytest.mark.parametrize("slots", [0, 1, None])
@@ -101,7 +101,7 @@ def write_large(folder: Path, number: int) -> equitar.Source:
 
 
 def test_iterators_of_one_loader_do_not_write_into_each_others_slots(tmp_path: Path) -> None:
-    batches = equitar.debiased([write_large(tmp_path, 200)], batch_size=8, rank=0, world_size=1, lanes=2)
+    batches = equitar.debiased([write_large(tmp_path, 200)], batch_size=8, rank=0, world_size=1, plan_workers=2)
     loader = equitar.Loader(batches, num_workers=2)
     expected = [plain(batch) for batch in batches]
     first = iter(loader)
@@ -130,7 +130,7 @@ def large(samples: list[Any]) -> Any:
 
 def test_a_batch_that_does_not_fit_takes_the_pipe_and_is_counted(tmp_path: Path) -> None:
     source = write_source(tmp_path, "a", [4])
-    stream = equitar.debiased([source], batch_size=1, shuffle=0, collate=large, rank=0, world_size=1)
+    stream = equitar.debiased([source], batch_size=1, shuffle=0, collate_fn=large, rank=0, world_size=1)
     loader = equitar.Loader(stream, num_workers=1)
     assert sorted(len(batch["x"]) for batch in loader) == [1, 1, 1, SLOT_BYTES // 4 + 1]
     assert loader.report()["piped"] == 1

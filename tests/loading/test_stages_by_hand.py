@@ -100,7 +100,7 @@ def test_slices_give_each_rank_its_own_part(sources: list[Source]) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_slices_are_dealt_to_the_workers_of_a_data_loader(num_workers: int, sources: list[Source]) -> None:
-    batches = equitar.debiased(sources, batch_size=4, lanes=2)
+    batches = equitar.debiased(sources, batch_size=4, plan_workers=2)
     by_hand = wds.DataPipeline(equitar.slices(batches), equitar.read(), equitar.batched_by_source(4))
     loader = DataLoader(by_hand, batch_size=None, num_workers=num_workers)
     assert sorted(flat(loader)) == sorted(flat(batches))
@@ -228,7 +228,7 @@ def test_batches_by_source_are_full_without_partial_ones(sources: list[Source]) 
 
 
 def test_batches_by_source_are_collated_as_asked(sources: list[Source]) -> None:
-    stage = equitar.batched_by_source(4, sources=sources, collate=list)
+    stage = equitar.batched_by_source(4, sources=sources, collate_fn=list)
     assert {type(batch) for batch in stage(alternating(sources))} == {list}
 
 

@@ -23,7 +23,7 @@ def check_step(case: Case, plan: StepPlan, step: int, tries: int) -> int:
     """Check the substitutes of all slots of a step; return how many there are."""
     size, found = case.global_batch, 0
     groups = [range(size)]
-    if case.agree == "rank":  # then a rank's batch stands for itself
+    if case.same_source_across == "rank":  # then a rank's batch stands for itself
         groups = [range(first, first + case.batch_size) for first in range(0, size, case.batch_size)]
     shards = {stock.name: stock.shards for stock in case.stocks}
     for slots in groups:
@@ -79,7 +79,7 @@ def test_not_even_the_last_ones_tried_can_meet(kind: Kind, data: st.DataObject, 
 @drawn(15)
 @given(st.data(), EPOCHS)
 def test_with_agree_rank_no_two_slots_of_a_batch_can_end_with_the_same_sample(data: st.DataObject, epoch: int) -> None:
-    case = data.draw(legal_cases("debiased", agree="rank"))
+    case = data.draw(legal_cases("debiased", same_source_across="rank"))
     plan = case.plan(epoch)
     check_step(case, plan, data.draw(st.integers(0, plan.num_steps - 1)), tries=3)
 

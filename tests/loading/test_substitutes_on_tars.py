@@ -101,18 +101,18 @@ def test_the_number_of_steps_does_not_change(build: Any) -> None:
 
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_the_same_run_gives_the_same_substitutes(build: Any, lanes: int) -> None:
-    assert places(build(stages=[FEW], lanes=lanes)) == places(build(stages=[FEW], lanes=lanes))
+    assert places(build(stages=[FEW], plan_workers=lanes)) == places(build(stages=[FEW], plan_workers=lanes))
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
 def test_workers_give_the_same_substitutes(build: Any, num_workers: int) -> None:
-    batches = build(stages=[FEW], lanes=2)
+    batches = build(stages=[FEW], plan_workers=2)
     assert flat(equitar.Loader(batches, num_workers=num_workers)) == flat(batches)
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 4), (4, 2)])
 def test_other_ranks_go_on_with_the_same_substitutes(build: Any, before: int, after: int) -> None:
-    batches, done = build(stages=[FEW], lanes=2), 4
+    batches, done = build(stages=[FEW], plan_workers=2), 4
     loader = equitar.Loader(as_rank(batches, 0, before))
     for _ in zip(range(done), loader, strict=False):
         pass

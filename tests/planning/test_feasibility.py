@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from equitar.errors import PlanError
-from equitar.planning.plan import Plan, Shape
+from equitar.planning.plan import Plan, PlanSpec
 from equitar.planning.recipes import Debiased, debiased_plan, mixed_plan
 from equitar.planning.repeat_factors import ONE
 from equitar.planning.weights import Passes
@@ -111,12 +111,12 @@ def test_a_mixed_plan_that_cannot_be_is_refused(changed: dict[str, Any], message
 )
 def test_numbers_out_of_range_are_named(name: str, value: Any) -> None:
     with pytest.raises(PlanError, match=f"`{name}` must be an integer >= [01]; got {value}"):
-        Shape(**{**SHAPE, name: value})
+        PlanSpec(**{**SHAPE, name: value})
 
 
 def test_true_is_no_batch_size() -> None:
     with pytest.raises(PlanError, match="`batch_size` must be an integer >= 1; got True"):
-        Shape(**{**SHAPE, "batch_size": True})
+        PlanSpec(**{**SHAPE, "batch_size": True})
 
 
 def test_an_empty_source_of_weight_zero_stays_out() -> None:
@@ -145,9 +145,17 @@ def test_refusals_are_the_same_for_every_epoch_and_number_of_workers() -> None:
     messages = set()
     for epoch in range(4):
         for lanes in (1, 2, 5):
-            shape = Shape(**{**SHAPE, "epoch": epoch, "lanes": lanes})
+            shape = PlanSpec(**{**SHAPE, "epoch": epoch, "lanes": lanes})
             with pytest.raises(PlanError) as debiased:
-                debiased_plan([supply], shape, weights=None, steps=None, max_passes=None, agree="world", short="error")
+                debiased_plan(
+                    [supply],
+                    shape,
+                    weights=None,
+                    steps=None,
+                    max_passes=None,
+                    same_source_across="world",
+                    small_sources="error",
+                )
             with pytest.raises(PlanError) as mixed:
                 mixed_plan([supply], shape, weights=None, steps=None, max_passes=None)
             messages.add((str(debiased.value), str(mixed.value)))
@@ -156,11 +164,19 @@ def test_refusals_are_the_same_for_every_epoch_and_number_of_workers() -> None:
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_the_batch_size_that_is_advised_for_held_batches_is_the_largest_that_works(world_size: int) -> None:
-    recipe = Debiased(weights=None, steps=None, max_passes=None, fresh=False, agree="world", short="error", hold=3)
+    recipe = Debiased(
+        weights=None,
+        steps=None,
+        max_passes=None,
+        restart_each_epoch=False,
+        same_source_across="world",
+        small_sources="error",
+        accumulation_steps=3,
+    )
     supply = stock("a", *[1] * 20).supply()
 
     def plan(batch_size: int) -> Plan:
-        return recipe.plan([supply], Shape(**{**SHAPE, "batch_size": batch_size, "world_size": world_size}))
+        return recipe.plan([supply], PlanSpec(**{**SHAPE, "batch_size": batch_size, "world_size": world_size}))
 
     largest = 20 // 3 // world_size
     assert plan(largest).num_steps == 3

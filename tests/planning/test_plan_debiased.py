@@ -61,10 +61,10 @@ def test_the_number_of_steps_is_known_and_the_same_for_any_workers_and_epoch(
 
 
 @drawn(20)
-@given(legal_cases("debiased"), EPOCHS, st.sampled_from([2, 5, 16, schedule.BLOCK]))
+@given(legal_cases("debiased"), EPOCHS, st.sampled_from([2, 5, 16, schedule.STEPS_PER_BLOCK]))
 def test_each_source_is_drawn_as_often_as_its_share_says(case: Case, epoch: int, block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schedule, "BLOCK", block)
+        patch.setattr(schedule, "STEPS_PER_BLOCK", block)
         plan = case.plan(epoch)
         found = plan.sources(0)
         assert found is not None
@@ -83,7 +83,7 @@ def test_each_source_is_drawn_as_often_as_its_share_says(case: Case, epoch: int,
 @given(legal_cases("debiased"), st.sampled_from([2, 5, 16]))
 def test_blocks_of_the_schedule_leave_no_seam(case: Case, block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schedule, "BLOCK", block)
+        patch.setattr(schedule, "STEPS_PER_BLOCK", block)
         batches = emitted(case.plan(), case)
     assert all(len({item.sample for item in batch}) == case.global_batch for batch in batches)
     check_copies(case, batches, epoch=0)
@@ -191,7 +191,7 @@ def test_the_account_tells_what_comes_out(case: Case, epoch: int) -> None:
 
 
 @drawn(10)
-@given(legal_cases("debiased", agree="rank"), EPOCHS)
+@given(legal_cases("debiased", same_source_across="rank"), EPOCHS)
 def test_with_agree_rank_each_rank_draws_alone_and_all_else_holds(case: Case, epoch: int) -> None:
     plan = case.plan(epoch)
     batches = [by_rank(plan, case, step) for step in range(plan.num_steps)]
@@ -233,8 +233,8 @@ def test_leaving_out_short_sources_gives_the_plan_without_them(case: Case, few: 
     assert by_size is not None
     case = by_size
     tiny = Stock(name="tiny", shards=((ONE,) * min(few, case.global_batch - 1),))
-    with_tiny = replace(case, stocks=(*case.stocks, tiny), short="leave_out")
-    plan, without = with_tiny.plan(1), replace(case, short="leave_out").plan(1)
+    with_tiny = replace(case, stocks=(*case.stocks, tiny), small_sources="leave_out")
+    plan, without = with_tiny.plan(1), replace(case, small_sources="leave_out").plan(1)
     assert "tiny" not in plan.names
     assert emitted(plan, with_tiny) == emitted(without, case)
 
@@ -250,7 +250,7 @@ def test_sources_of_100_40_and_7_samples_give_12_5_and_no_batches_of_8() -> None
     case = replace(SMALL, stocks=(once("a", 100), once("b", 40), once("c", 7)), batch_size=8)
     with pytest.raises(PlanError, match=r"source 'c' has 7 samples but one global batch needs 8.*to at most 7"):
         case.plan()
-    plan = replace(case, short="leave_out").plan()
+    plan = replace(case, small_sources="leave_out").plan()
     assert {account.name: account.quota // 8 for account in plan.account} == {"a": 12, "b": 5}
 
 
@@ -320,7 +320,7 @@ LEFT_OUT = replace(
         Stock(name="b", shards=((4 * ONE, *(ONE,) * 12),)),
     ),
     batch_size=8,
-    short="leave_out",
+    small_sources="leave_out",
 )
 
 
@@ -333,7 +333,7 @@ def test_the_error_names_a_batch_size_that_works_also_where_it_brings_a_source_b
 
 
 def test_the_error_names_a_batch_size_that_works_where_all_sources_are_too_short() -> None:
-    case = replace(SMALL, stocks=(once("a", 3),), short="leave_out")
+    case = replace(SMALL, stocks=(once("a", 3),), small_sources="leave_out")
     assert refusal(replace(case, batch_size=3)) is None
     with pytest.raises(PlanError, match="lower `batch_size` to at most 3"):
         case.plan()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from equitar.errors import PlanError
 from equitar.planning.repeat_factors import ONE
-from equitar.planning.runs import Laid
+from equitar.planning.runs import EpochRuns
 from equitar.planning.shuffle import window_of
 from equitar.planning.step_plan import StepPlan
 from equitar.planning.weights import Passes, Temperature
@@ -23,7 +23,7 @@ from helpers.strategies import PLAIN, Case, Item, Stock, by_rank, cases, drawn, 
 EPOCHS = st.integers(0, 6)
 
 
-def laid(plan: StepPlan) -> Laid:
+def laid(plan: StepPlan) -> EpochRuns:
     """Return how a mixed plan is laid: a property of windows must know where they are."""
     track = plan._world(0).tracks[0]
     assert track is not None

@@ -156,7 +156,7 @@ def test_mixed_epochs_that_cross_a_pass_keep_copies_in_different_global_batches(
 @drawn(10)
 @given(short_cases("debiased"), st.integers(2, 5))
 def test_ranks_that_draw_alone_go_through_the_passes_together(case: Case, epochs: int) -> None:
-    case = replace(case, agree="rank")
+    case = replace(case, same_source_across="rank")
     found: dict[tuple[str, int], list[Item]] = defaultdict(list)
     for epoch in range(epochs):
         plan = case.plan(epoch)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equitar.errors import PlanError
-from equitar.planning.quotas import Sharing, Stretch, largest_remainder, spread, stretches
+from equitar.planning.quotas import QuotaSpec, WeightPhase, largest_remainder, spread, stretches
 from equitar.planning.supply import Supply
 from equitar.planning.weights import Passes, Temperature
 from helpers import oracle
@@ -22,8 +22,10 @@ def once(name: str, rows: int) -> Supply:
     return Supply.once(name, [f"{name}.tar"], np.array([rows]))
 
 
-def shared(supplies: list[Supply], *, weights: Any, steps: int | None, size: int, left_out: Any = ()) -> list[Stretch]:
-    sharing = Sharing(weights=weights, steps=steps, left_out=left_out, max_passes=None)
+def shared(
+    supplies: list[Supply], *, weights: Any, steps: int | None, size: int, left_out: Any = ()
+) -> list[WeightPhase]:
+    sharing = QuotaSpec(weights=weights, steps=steps, left_out=left_out, max_passes=None)
     return stretches(supplies, sharing, global_batch=size, key=0)
 
 
@@ -91,7 +93,7 @@ def test_passes_say_how_often_a_source_is_gone_through() -> None:
 def test_weights_change_at_their_steps() -> None:
     changes = [(0, {"a": 1, "b": 0}), (6, {"a": 1, "b": 3})]
     found = shared([once("a", 100), once("b", 100)], weights=changes, steps=10, size=10)
-    assert found == [Stretch(0, (6, 0), (True, False)), Stretch(6, (1, 3), (True, True))]
+    assert found == [WeightPhase(0, (6, 0), (True, False)), WeightPhase(6, (1, 3), (True, True))]
     assert [(part.start, part.stop) for part in found] == [(0, 6), (6, 10)]
 
 

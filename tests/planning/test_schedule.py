@@ -12,28 +12,30 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from equitar.planning import schedule
-from equitar.planning.quotas import Stretch
-from equitar.planning.schedule import Shuffled, Straight, Turn
+from equitar.planning.quotas import WeightPhase
+from equitar.planning.schedule import ShuffledSchedule, SingleSchedule, Turn
 from helpers.strategies import drawn
 
 
 @st.composite
-def parts(draw: DrawFn) -> list[Stretch]:
+def parts(draw: DrawFn) -> list[WeightPhase]:
     """Draw one to three stretches of one to four sources."""
     sources, result, start = draw(st.integers(1, 4)), [], 0
     for _ in range(draw(st.integers(1, 3))):
         quotas = tuple(draw(st.lists(st.integers(0, 15), min_size=sources, max_size=sources).filter(any)))
-        result.append(Stretch(start, quotas, (True,) * sources))
+        result.append(WeightPhase(start, quotas, (True,) * sources))
         start = result[-1].stop
     return result
 
 
 @drawn(80)
 @given(parts(), st.integers(0, 1 << 60), st.integers(1, 5), st.sampled_from([1, 2, 7, 16, 65_536]))
-def test_turns_and_lanes_are_what_counting_gives(stretches: list[Stretch], key: int, lanes: int, block: int) -> None:
+def test_turns_and_lanes_are_what_counting_gives(
+    stretches: list[WeightPhase], key: int, lanes: int, block: int
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schedule, "BLOCK", block)
-        found = Shuffled(stretches, key=key, lanes=lanes)
+        patch.setattr(schedule, "STEPS_PER_BLOCK", block)
+        found = ShuffledSchedule(stretches, key=key, lanes=lanes)
         order = found.sources().tolist()
         assert len(order) == found.num_steps == stretches[-1].stop
         for part in stretches:
@@ -55,7 +57,10 @@ def test_turns_and_lanes_are_what_counting_gives(stretches: list[Stretch], key: 
 
 @given(st.integers(1, 60), st.integers(1, 5))
 def test_a_single_source_is_drawn_at_every_step(num_steps: int, lanes: int) -> None:
-    one, other = Straight(num_steps, lanes), Shuffled([Stretch(0, (num_steps,), (True,))], key=1, lanes=lanes)
+    one, other = (
+        SingleSchedule(num_steps, lanes),
+        ShuffledSchedule([WeightPhase(0, (num_steps,), (True,))], key=1, lanes=lanes),
+    )
     assert one.num_steps == other.num_steps
     for step in range(num_steps):
         assert one.turn(step) == other.turn(step)
@@ -63,22 +68,22 @@ def test_a_single_source_is_drawn_at_every_step(num_steps: int, lanes: int) -> N
 
 
 def test_lanes_do_not_change_the_order() -> None:
-    part = Stretch(0, (20, 30), (True, True))
-    first = Shuffled([part], key=5, lanes=1).sources()
-    assert all(np.array_equal(first, Shuffled([part], key=5, lanes=lanes).sources()) for lanes in (2, 3, 7))
-    assert not np.array_equal(first, Shuffled([part], key=6, lanes=1).sources())
+    part = WeightPhase(0, (20, 30), (True, True))
+    first = ShuffledSchedule([part], key=5, lanes=1).sources()
+    assert all(np.array_equal(first, ShuffledSchedule([part], key=5, lanes=lanes).sources()) for lanes in (2, 3, 7))
+    assert not np.array_equal(first, ShuffledSchedule([part], key=6, lanes=1).sources())
 
 
 def test_all_orders_of_a_small_epoch_come_about_equally_often() -> None:
-    part = Stretch(0, (2, 2), (True, True))
-    counts = Counter(tuple(Shuffled([part], key=key * 7919, lanes=1).sources().tolist()) for key in range(6000))
+    part = WeightPhase(0, (2, 2), (True, True))
+    counts = Counter(tuple(ShuffledSchedule([part], key=key * 7919, lanes=1).sources().tolist()) for key in range(6000))
     assert len(counts) == 6
     assert sum((count - 1000) ** 2 / 1000 for count in counts.values()) < 30
 
 
 def test_a_step_of_a_long_epoch_needs_one_block() -> None:
     quotas = (3_000_000, 1_000_000)
-    long = Shuffled([Stretch(0, quotas, (True, True))], key=1, lanes=2)
+    long = ShuffledSchedule([WeightPhase(0, quotas, (True, True))], key=1, lanes=2)
     turn = long.turn(3_999_999)
     assert turn.ordinal == quotas[turn.source] - 1
     assert long.lane_counts(0, quotas[0]).sum() == quotas[0]
@@ -86,4 +91,4 @@ def test_a_step_of_a_long_epoch_needs_one_block() -> None:
 
 def test_a_schedule_is_not_sent_to_other_processes() -> None:
     with pytest.raises(TypeError, match="made where it is used"):
-        pickle.dumps(Shuffled([Stretch(0, (3,), (True,))], key=1, lanes=1))
+        pickle.dumps(ShuffledSchedule([WeightPhase(0, (3,), (True,))], key=1, lanes=1))

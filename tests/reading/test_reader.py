@@ -156,20 +156,20 @@ def test_few_shards_are_open_at_once_in_all_sources_together(tmp_path: Path, mon
     for shard in range(10):
         for reader in readers:
             reader.read(shard, 0)
-            reader.trim()
+            reader.evict()
     assert len(os.listdir("/proc/self/fd")) - before == 8  # noqa: PTH208
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted in /proc")
-@pytest.mark.parametrize("collate", [columns, list])
+@pytest.mark.parametrize("collate_fn", [columns, list])
 @pytest.mark.parametrize("batch_size", [4, 64])
 def test_shards_of_few_samples_do_not_use_files_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collate: Callable[[Any], Any], batch_size: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collate_fn: Callable[[Any], Any], batch_size: int
 ) -> None:
     monkeypatch.setattr("equitar.reading.reader.OPEN_SHARDS", 8)
     monkeypatch.setattr("equitar.loading.emitter.OPEN_SHARDS", 8)
     source = write_source(tmp_path, "a", [1] * 64)
-    batches = equitar.debiased([source], batch_size=batch_size, collate=collate, rank=0, world_size=1)
+    batches = equitar.debiased([source], batch_size=batch_size, collate_fn=collate_fn, rank=0, world_size=1)
     before, opened = len(os.listdir("/proc/self/fd")), 0  # noqa: PTH208
     for _ in batches:
         opened = max(opened, len(os.listdir("/proc/self/fd")) - before)  # noqa: PTH208
@@ -186,7 +186,7 @@ def test_member_tables_of_open_shards_take_a_bounded_number_of_bytes(
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     for shard in range(10):
         reader.read(shard, 0)
-        reader.trim()
+        reader.evict()
     assert len(os.listdir("/proc/self/fd")) - before == 3  # noqa: PTH208
 
 
@@ -287,7 +287,7 @@ def test_batches_read_at_once_are_those_read_one_by_one(tmp_path: Path) -> None:
     for build_batches in (equitar.debiased, equitar.mixed):
         for copy in (True, False):
             at_once = build_batches(sources, batch_size=7, copy=copy, rank=0, world_size=1)
-            alone = build_batches(sources, batch_size=7, copy=copy, collate=columns_of, rank=0, world_size=1)
+            alone = build_batches(sources, batch_size=7, copy=copy, collate_fn=columns_of, rank=0, world_size=1)
             assert list(map(plain, at_once)) == list(map(plain, alone))
 
 

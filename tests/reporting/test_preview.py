@@ -47,7 +47,7 @@ def of_shares(sources: Sequence[Source], **more: Any) -> Batches:
 
 
 def of_ranks(sources: Sequence[Source], **more: Any) -> Batches:
-    return debiased(sources, batch_size=4, agree="rank", weights={"big": 1, "small": 1}, **more)
+    return debiased(sources, batch_size=4, same_source_across="rank", weights={"big": 1, "small": 1}, **more)
 
 
 def weighted(sources: Sequence[Source], **more: Any) -> Batches:
@@ -55,7 +55,7 @@ def weighted(sources: Sequence[Source], **more: Any) -> Batches:
 
 
 def held(sources: Sequence[Source], **more: Any) -> Batches:
-    return debiased(sources, batch_size=2, hold=3, repeat=0.3, **more)
+    return debiased(sources, batch_size=2, accumulation_steps=3, repeat=0.3, **more)
 
 
 def in_order(sources: Sequence[Source], **more: Any) -> Batches:

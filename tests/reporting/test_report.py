@@ -267,7 +267,7 @@ def test_samples_without_any_label_have_a_page_without_curves(tmp_path: Path) ->
 
 
 def test_ranks_that_draw_apart_have_a_strip_each(sources: list[Source]) -> None:
-    batches = debiased(sources, batch_size=2, agree="rank", rank=0, world_size=6)
+    batches = debiased(sources, batch_size=2, same_source_across="rank", rank=0, world_size=6)
     found = page(batches)
     strips = [one.get("aria-label") for _, one in found.elements if one.get("class") == "strip"]
     assert strips == [f"Sources of the first {len(batches)} steps of rank {rank}" for rank in range(4)]

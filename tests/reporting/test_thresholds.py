@@ -16,7 +16,7 @@ from equitar.loading.builders import debiased
 from equitar.planning.repeat_factors import RepeatFactor
 from equitar.reporting.report import report_of
 from equitar.reporting.stats import stats
-from equitar.reporting.thresholds import ladder
+from equitar.reporting.thresholds import candidate_thresholds
 from equitar.sidecars.catalog import Repeat
 from equitar.sidecars.sidecar import Sidecar
 from equitar.sources import Source
@@ -134,6 +134,6 @@ def test_numbers_of_labels_are_those_of_kept_samples(sources: list[Source]) -> N
 
 
 def test_thresholds_go_from_the_rarest_class_to_ten_times_the_median() -> None:
-    assert ladder(np.full(10, 0.1)) == [0.3, 1.0]
-    assert ladder(np.array([1.0])) == []
-    assert len(ladder(np.geomspace(1e-9, 1, 1000))) == 9
+    assert candidate_thresholds(np.full(10, 0.1)) == [0.3, 1.0]
+    assert candidate_thresholds(np.array([1.0])) == []
+    assert len(candidate_thresholds(np.geomspace(1e-9, 1, 1000))) == 9

@@ -236,13 +236,13 @@ def test_a_dataset_without_a_batch_is_an_error_or_left_out() -> None:
     sizes = {"a": 100, "b": 40, "c": 7}
     with pytest.raises(PlanError, match=r"source 'c' has 7 samples but one global batch needs 8 .*lower `batch_size`"):
         len(DebiasedBatchSampler(sizes, batch_size=8, rank=0, world_size=1))
-    sampler = DebiasedBatchSampler(sizes, batch_size=8, short="leave_out", rank=0, world_size=1)
+    sampler = DebiasedBatchSampler(sizes, batch_size=8, small_sources="leave_out", rank=0, world_size=1)
     assert Counter(sampler.sources(0)) == {"a": 12, "b": 5}
     assert [(one.name, one.remainder) for one in sampler.account()] == [("a", 4), ("b", 0)]
 
 
 def test_steps_of_an_accumulation_hold_one_dataset() -> None:
-    sampler = DebiasedBatchSampler({"a": 64, "b": 64}, batch_size=4, hold=4, rank=0, world_size=1)
+    sampler = DebiasedBatchSampler({"a": 64, "b": 64}, batch_size=4, accumulation_steps=4, rank=0, world_size=1)
     names = sampler.sources(0)
     assert all(len(set(names[at : at + 4])) == 1 for at in range(0, len(names), 4))
     batches = list(sampler)

@@ -48,7 +48,7 @@ def debiased(case: Case, rank: int) -> DebiasedBatchSampler:
         repeat=repeats_of(case),
         weights=case.weights,
         steps=case.steps,
-        agree=case.agree,
+        same_source_across=case.same_source_across,
         seed=case.seed,
         shuffle=case.shuffle if case.workers % 2 else None,
         rank=rank,

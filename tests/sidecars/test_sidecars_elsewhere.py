@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import equitar
 from equitar.cli.app import main
 from equitar.errors import ReadOnlyError
-from equitar.indexing.index import shard_task
+from equitar.indexing import shard_task
 from equitar.sidecars.sidecar import read_sidecar
 from equitar.sidecars.summary import load_summary
 from equitar.sources import Source

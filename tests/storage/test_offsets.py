@@ -21,7 +21,7 @@ from equitar.indexing.shard_task import Shard
 from equitar.sidecars.sidecar import read_sidecar
 from equitar.sources import Retries, Source
 from equitar.storage.listing import expand
-from equitar.storage.ranges import ExpectedFile, spans
+from equitar.storage.ranges import PrefetchedFile, spans
 from helpers.fault_server import Chooser, Site, serving, site_of
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "importers"
@@ -176,7 +176,7 @@ class Waiting:
 def test_expected_places_are_fetched_side_by_side() -> None:
     raw = bytes(range(256)) * 4096 * 4
     places = np.array([[at, at + 10] for at in range(0, len(raw), 1 << 20)])
-    with ExpectedFile(Waiting(raw, len(places)), places) as file:
+    with PrefetchedFile(Waiting(raw, len(places)), places) as file:
         for begin, end in places.tolist():
             file.seek(begin)
             assert file.read(end - begin) == raw[begin:end]

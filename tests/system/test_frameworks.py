@@ -81,7 +81,7 @@ def test_a_stateful_data_loader_at_its_end_goes_on_with_the_next_epoch(num_worke
     again.load_state_dict(state)
     list(again)  # nothing is left of the epoch, or it is the next one already
     other.set_epoch(5)
-    expected = debiased(sources, lanes=max(1, num_workers)).copied()
+    expected = debiased(sources, plan_workers=max(1, num_workers)).copied()
     expected.set_epoch(5)
     assert keys_of_batches(again) == keys_of_batches(expected)
 
@@ -131,7 +131,7 @@ def of_epochs(batches: Batches, steps: int | None, *epochs: int) -> list[tuple[i
 def test_every_epoch_of_a_trainer_has_its_own_data(
     kind: str, limit: int | None, num_workers: int, sources: list[Source], tmp_path: Path
 ) -> None:
-    batches = debiased(sources, lanes=2)
+    batches = debiased(sources, plan_workers=2)
     loader = (
         equitar.Loader(batches, num_workers=num_workers)
         if kind == "Loader"
@@ -150,7 +150,7 @@ def test_a_loader_needs_no_callback_where_epochs_are_complete(sources: list[Sour
 def test_validation_and_its_sanity_check_do_not_disturb_training(
     num_workers: int, sources: list[Source], tmp_path: Path
 ) -> None:
-    batches, validation = debiased(sources, lanes=2), equitar.exact(sources, batch_size=20)
+    batches, validation = debiased(sources, plan_workers=2), equitar.exact(sources, batch_size=20)
     loaders = [equitar.Loader(one, num_workers=num_workers) for one in (batches, validation)]
     net = fit(tmp_path, loaders[0], validation=loaders[1], val_check_interval=5, num_sanity_val_steps=2)
     assert net.seen == of_epochs(batches, None, 0, 1, 2)

@@ -22,7 +22,7 @@ SIZES = {"a": [2, 70, 3], "b": [20]}
 MODES = [f"{mode}, {workers} workers" for mode in ("debiased", "mixed", "exact") for workers in (0, 2)]
 
 
-class Told(NamedTuple):
+class ForeignShard(NamedTuple):
     """What one rank told at a step."""
 
     source: str | None
@@ -37,8 +37,8 @@ class Run(NamedTuple):
     world_size: int
     ranks: list[dict[str, Any]]
 
-    def meetings(self, mode: str, rank: int = 0) -> list[list[Told]]:
-        return [[Told(*one) for one in step] for step in self.ranks[rank][mode][:-1]]
+    def meetings(self, mode: str, rank: int = 0) -> list[list[ForeignShard]]:
+        return [[ForeignShard(*one) for one in step] for step in self.ranks[rank][mode][:-1]]
 
 
 def launched(folder: Path, world_size: int) -> Run:

@@ -114,11 +114,11 @@ def test_a_stalled_server_does_not_keep_an_early_stop_waiting(site: Site) -> Non
 
 
 def test_the_budget_bounds_what_is_held(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    from equitar.reading.prefetch import Budget
+    from equitar.reading.prefetch import PrefetchBudget
 
     held: list[int] = []
 
-    class Watched(Budget):
+    class Watched(PrefetchBudget):
         def __setattr__(self, name: str, value: Any) -> None:
             if name == "held":
                 held.append(value)

@@ -58,7 +58,7 @@ def odd(folder: Path, name: str) -> equitar.Source:
 
 def listed(source: equitar.Source) -> list[tuple[str, dict[str, bytes]]]:
     """Read all samples in order, as validation does."""
-    batches = equitar.exact([source], batch_size=2, collate=list, rank=0, world_size=1)
+    batches = equitar.exact([source], batch_size=2, collate_fn=list, rank=0, world_size=1)
     samples = [sample for batch in batches for sample in batch if not sample.get("__pad__")]
     return [
         (one["__key__"], {name: value for name, value in one.items() if not name.startswith("__")}) for one in samples
@@ -193,7 +193,7 @@ def test_extensions_are_folded_to_lower_case_and_so_are_fields_asked_for(tmp_pat
     """A23."""
     source = odd(tmp_path, "upper_ext")
     assert samples_of(source) == {"a": odd_tars.A}
-    batches = equitar.exact([source], batch_size=1, fields=["JPG"], collate=list, rank=0, world_size=1)
+    batches = equitar.exact([source], batch_size=1, fields=["JPG"], collate_fn=list, rank=0, world_size=1)
     assert [sample["jpg"] for batch in batches for sample in batch] == [b"img-a"]
 
 

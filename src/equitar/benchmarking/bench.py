@@ -92,7 +92,7 @@ def _show(bar: tqdm[Any], what: str) -> None:
 
 
 def _steps(batches: Batches, samples: int, most: int) -> int:
-    each = batches.order.batch_size if batches.order.collate is not None else 1
+    each = batches.order.batch_size if batches.order.collate_fn is not None else 1
     return min(most, -(-samples // each))
 
 
@@ -140,10 +140,10 @@ def _told(batches: Batches, num_workers: int, first: Profile, warm: Profile, rac
     mean = {name: warm.bytes_of(name) / max(1, warm.samples[name]) for name in names}
     waiting = race.work.waiting
     staged = any((*one.stages, *order.stages) for one in prepared.catalog.sources)
-    is_far = any(one.is_far for one in order.readers(prepared, open_shards()))
+    is_remote = any(one.is_remote for one in order.readers(prepared, open_shards()))
     return Bench(
         samples=first.samples.total(),
-        batch_size=1 if order.collate is None else order.batch_size,
+        batch_size=1 if order.collate_fn is None else order.batch_size,
         num_workers=num_workers,
         cores=os.cpu_count() or 1,
         speeds=_speeds(race, mean),
@@ -153,8 +153,8 @@ def _told(batches: Batches, num_workers: int, first: Profile, warm: Profile, rac
         shards=first.slowest(),
         busy=waiting.busy / waiting.seconds if num_workers else None,
         receiving=waiting.busy / waiting.counts.total() if num_workers else None,
-        is_far=is_far,
-        in_blocks=not (staged or is_far) and order.handler is None and order.collate is columns,
+        is_remote=is_remote,
+        in_blocks=not (staged or is_remote) and order.handler is None and order.collate_fn is columns,
         missed=tuple(name for name in names if not first.samples[name]),
         refused=race.refused,
     )

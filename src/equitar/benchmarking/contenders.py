@@ -28,8 +28,8 @@ from equitar.benchmarking.result import Group
 from equitar.loading.batches import Batches
 from equitar.loading.loader import Loader
 from equitar.loading.record import Record
-from equitar.loading.request import Order, Prepared
-from equitar.planning.plan import Places, Plan
+from equitar.loading.request import Request, ResolvedRequest
+from equitar.planning.plan import Plan, PlannedSamples
 from equitar.ranks import detect_workers
 from equitar.reading.damage import SampleLostError
 from equitar.reading.reader import open_shards
@@ -71,7 +71,12 @@ class PlainSource:
 
 
 def plain_sources(
-    order: Order, prepared: Prepared, shards: Sequence[Sequence[int]], num_samples: Sequence[int], *, num_workers: int
+    order: Request,
+    prepared: ResolvedRequest,
+    shards: Sequence[Sequence[int]],
+    num_samples: Sequence[int],
+    *,
+    num_workers: int,
 ) -> list[PlainSource]:
     """Return what webdataset reads for the samples that a plan reads first.
 
@@ -88,7 +93,7 @@ def plain_sources(
 
 
 def _plain(
-    order: Order,
+    order: Request,
     sidecars: Sidecars,
     summary: Summary,
     first: Sequence[int],
@@ -158,10 +163,10 @@ class _Kept:
 class PlainBatches(IterableDataset[Any]):
     """Batches of webdataset, each with the name of its source and the number of its samples."""
 
-    def __init__(self, sources: Sequence[PlainSource], order: Order, composed: Sequence[Stage]) -> None:
+    def __init__(self, sources: Sequence[PlainSource], order: Request, composed: Sequence[Stage]) -> None:
         """Prepare; `composed` are the stages over batches."""
         self._sources, self._composed = sources, composed
-        self._batch_size, self._collate = order.batch_size, order.collate
+        self._batch_size, self._collate = order.batch_size, order.collate_fn
 
     def __iter__(self) -> Iterator[tuple[str, int, Any]]:
         """Yield the batches of this worker, source by source."""
@@ -258,7 +263,7 @@ class Workload:
         source, shard, row, copy = (np.concatenate(columns) for columns in zip(*places, strict=True))
         names = [one.name for one in prepared.catalog.sources]
         index_of = np.array([names.index(name) for name in plan.names])
-        self._places = Places(index_of[source], shard, row, copy)
+        self._places = PlannedSamples(index_of[source], shard, row, copy)
         sources = range(len(prepared.catalog.sources))
         self.num_samples = [int((self._places.source == one).sum()) for one in sources]
         of_source = [shard[self._places.source == one].tolist() for one in sources]
@@ -314,7 +319,7 @@ class Workload:
         try:
             for number, (source, shard, row) in enumerate(zip(*map(np.ndarray.tolist, self._places[:3]), strict=True)):
                 if number % order.batch_size == 0:
-                    shelf.trim()
+                    shelf.evict()
                 with suppress(SampleLostError):
                     readers[source].read(shard, row)
         finally:

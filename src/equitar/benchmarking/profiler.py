@@ -18,7 +18,7 @@ from equitar.benchmarking.result import ShardTime
 from equitar.loading.batches import Batches
 from equitar.loading.feed import Feed, ReadsSamples, name_of
 from equitar.loading.record import Record
-from equitar.loading.request import Order
+from equitar.loading.request import Request
 from equitar.planning.plan import Plan
 from equitar.ranks import Topology
 from equitar.reading.reader import Reader, open_shards
@@ -26,7 +26,7 @@ from equitar.sidecars.store import Sidecars
 from equitar.sources import Sample, Stage
 
 
-class Part(NamedTuple):
+class TimedPart(NamedTuple):
     """What time is charged to.
 
     Attributes:
@@ -40,8 +40,8 @@ class Part(NamedTuple):
     name: str = ""
 
 
-REST = Part(None, "rest")
-OWN = Part(None, "own")
+REST = TimedPart(None, "rest")
+OWN = TimedPart(None, "own")
 
 
 class Stopwatch:
@@ -54,19 +54,19 @@ class Stopwatch:
     >>> times = iter([0.0, 1.0, 2.0, 4.0, 7.0])
     >>> watch = Stopwatch(lambda: next(times))
     >>> _ = watch.switch(REST)
-    >>> before = watch.switch(Part("cc3m", "read"))
+    >>> before = watch.switch(TimedPart("cc3m", "read"))
     >>> _ = watch.switch(before), watch.switch(OWN)
-    >>> watch.seconds[Part("cc3m", "read")], watch.seconds[REST]  # 1.0 before, 3.0 after
+    >>> watch.seconds[TimedPart("cc3m", "read")], watch.seconds[REST]  # 1.0 before, 3.0 after
     (2.0, 4.0)
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Begin with what does not count."""
         self._clock, self._part = clock, OWN
-        self.seconds: dict[Part, float] = {}
+        self.seconds: dict[TimedPart, float] = {}
         self.since = clock()
 
-    def switch(self, part: Part) -> Part:
+    def switch(self, part: TimedPart) -> TimedPart:
         """Charge what follows to a part, and return the one that was charged until now."""
         now = self._clock()
         self.seconds[self._part] = self.seconds.get(self._part, 0.0) + now - self.since
@@ -110,7 +110,7 @@ class Profile:
     steps: int = 0
     samples: Counter[str] = field(default_factory=Counter)
     shards: dict[tuple[str, str], ShardRead] = field(default_factory=dict)
-    parts: dict[Part, None] = field(default_factory=dict)
+    parts: dict[TimedPart, None] = field(default_factory=dict)
 
     def bytes_of(self, source: str) -> int:
         """Return how many bytes were read of a source."""
@@ -150,10 +150,10 @@ def profile_into(
         sidecars.source.name: _feed(profile, order, sidecars, reader, composed)
         for sidecars, reader in zip(prepared.catalog.sidecars, readers, strict=True)
     }
-    collate = None if order.collate is None else _timed_collate(order.collate, watch)
+    collate_fn = None if order.collate_fn is None else _timed_collate(order.collate_fn, watch)
     topology = Topology(rank=prepared.rank, world_size=prepared.world_size)
     chosen = [feeds[name] for name in plan.names]
-    emitter = replace(order, collate=collate).emitter(plan, topology, epoch, chosen, shelf, None)
+    emitter = replace(order, collate_fn=collate_fn).emitter(plan, topology, epoch, chosen, shelf, None)
     timed = batches.copied()
     timed.pipeline = list(composed)
     try:
@@ -163,16 +163,18 @@ def profile_into(
             reader.close()
 
 
-def _feed(profile: Profile, order: Order, sidecars: Sidecars, reader: Reader, composed: Sequence[_TimedStage]) -> Feed:
+def _feed(
+    profile: Profile, order: Request, sidecars: Sidecars, reader: Reader, composed: Sequence[_TimedStage]
+) -> Feed:
     """Return the feed of a source, with the stopwatch around its parts, which the profile learns of."""
     source, tolerant = sidecars.source, order.tolerant(reader)
     stages = _timed((*source.stages, *order.stages), profile.watch, source.name, "stage")
     ordered = [
-        *(Part(source.name, kind) for kind in ("open", "read")),
+        *(TimedPart(source.name, kind) for kind in ("open", "read")),
         *(stage.part for stage in stages),
-        Part(source.name, "collate"),
+        TimedPart(source.name, "collate"),
         *(stage.part._replace(source=source.name) for stage in composed),
-        Part(source.name, "rest"),
+        TimedPart(source.name, "rest"),
     ]
     profile.parts |= dict.fromkeys(ordered)
     opened = None if tolerant is not reader else reader.open  # damage is for the tolerant one to find
@@ -213,12 +215,12 @@ class _TimedReader:
     def read(self, shard: int, row: int) -> Sample:
         """Return one sample; see `ReadsSamples`."""
         watch, profile = self._profile.watch, self._profile
-        before = watch.switch(Part(self._source, "open"))
+        before = watch.switch(TimedPart(self._source, "open"))
         try:
             if shard not in self._seen and self._opened is not None:
                 self._opened(shard)
             self._seen.add(shard)
-            watch.switch(Part(self._source, "read"))
+            watch.switch(TimedPart(self._source, "read"))
             begin = watch.since
             sample = self._reader.read(shard, row)
             watch.switch(OWN)
@@ -239,7 +241,7 @@ def _timed(stages: Iterable[Stage], watch: Stopwatch, source: str | None, kind: 
         label = label_of(stage)
         seen[label] += 1
         name = label if seen[label] == 1 else f"{label} {seen[label]}"
-        result.append(_TimedStage(stage, Part(source, kind, name), watch))
+        result.append(_TimedStage(stage, TimedPart(source, kind, name), watch))
     return result
 
 
@@ -258,7 +260,7 @@ def label_of(stage: Stage) -> str:
 class _TimedStage:
     """A stage that switches the stopwatch when it is asked for a sample, and back when it asks for one itself."""
 
-    def __init__(self, stage: Stage, part: Part, watch: Stopwatch) -> None:
+    def __init__(self, stage: Stage, part: TimedPart, watch: Stopwatch) -> None:
         self._stage, self.part, self._watch = stage, part, watch
         self._rest = REST._replace(source=part.source)
         self.__name__ = name_of(stage)  # what errors call it
@@ -281,7 +283,7 @@ class _TimedStage:
                 return
             yield sample
 
-    def _timed(self, part: Part, function: Callable[[], Any]) -> Any:
+    def _timed(self, part: TimedPart, function: Callable[[], Any]) -> Any:
         before = self._watch.switch(part)
         try:
             return function()
@@ -289,11 +291,11 @@ class _TimedStage:
             self._watch.switch(before)
 
 
-def _timed_collate(collate: Callable[[list[Any]], Any], watch: Stopwatch) -> Callable[[list[Any]], Any]:
+def _timed_collate(collate_fn: Callable[[list[Any]], Any], watch: Stopwatch) -> Callable[[list[Any]], Any]:
     def timed(samples: list[Any]) -> Any:
-        before = watch.switch(Part(None, "collate"))
+        before = watch.switch(TimedPart(None, "collate"))
         try:
-            return collate(samples)
+            return collate_fn(samples)
         finally:
             watch.switch(before)
 

@@ -127,7 +127,7 @@ class Bench:
     shards: tuple[ShardTime, ...]
     busy: float | None
     receiving: float | None
-    is_far: bool
+    is_remote: bool
     in_blocks: bool
     missed: tuple[str, ...]
     refused: str | None

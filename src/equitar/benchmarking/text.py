@@ -36,7 +36,7 @@ def name_of_part(part: PartTime) -> str:
 
 def conclusions(found: Bench) -> list[str]:
     """Return what follows, a sentence or two each: what takes the time, whether workers help, what is gained, what is slow."""
-    said = [_of_parts(found.sources, is_far=found.is_far)]
+    said = [_of_parts(found.sources, is_remote=found.is_remote)]
     if found.busy is not None and found.receiving is not None:
         said.append(_of_workers(found, found.busy, found.receiving))
     said += _of_disk(found) + _of_sources(found.sources) + _of_shards(found.shards) + _of_gain(found)
@@ -52,7 +52,7 @@ def overall(sources: Sequence[SourceTime]) -> dict[str, float]:
     return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
-def _of_parts(sources: Sequence[SourceTime], *, is_far: bool) -> str:
+def _of_parts(sources: Sequence[SourceTime], *, is_remote: bool) -> str:
     seconds = overall(sources)
     total = sum(seconds.values())
     (first, most), *others = seconds.items()
@@ -62,7 +62,7 @@ def _of_parts(sources: Sequence[SourceTime], *, is_far: bool) -> str:
     reading = seconds.get("reading", 0.0) + seconds.get("opening shards", 0.0)
     if first != "reading" and reading / total <= _LITTLE:
         return f"{said}; reading does not matter ({_percent(reading / total)})."
-    if is_far and first == "reading":
+    if is_remote and first == "reading":
         return (
             f"{said}, as each read waits for its answer there; batches are read ahead of, so look at the first table."
         )
@@ -105,7 +105,7 @@ def _of_disk(found: Bench) -> list[str]:
     """Return whether the first time, when the page cache is empty, is slow."""
     warm, cold = (_reading(found.sources, is_first=is_first) for is_first in (False, True))
     total = sum(overall(found.sources).values())
-    if found.is_far or cold < _SLOW * warm or cold - warm < max(_LITTLE * total, _NOTICEABLE):
+    if found.is_remote or cold < _SLOW * warm or cold - warm < max(_LITTLE * total, _NOTICEABLE):
         return []
     times = f"{cold / warm:.1f} times as long as from memory"
     return [
@@ -207,7 +207,7 @@ def _title(group: Group, found: Bench) -> str:
 
 
 def _speeds(found: Bench) -> str:
-    with_first = not found.is_far and any(
+    with_first = not found.is_remote and any(
         one.first is not None and one.median > _MUCH * one.first for one in found.speeds
     )
     header = ["", "samples/s", "best", "MB/s", *(["first time"] if with_first else []), "x webdataset"]
@@ -221,7 +221,7 @@ def _speeds(found: Bench) -> str:
     notes = [table(rows)]
     if with_first:
         notes.append("first time: with the shards out of the page cache; all else is from memory")
-    if found.is_far:
+    if found.is_remote:
         notes.append("shards are remote: reading one by one waits for each answer; batches are read ahead of")
     if found.refused is not None:
         notes.append(f"webdataset cannot read these shards: {found.refused}")

@@ -17,7 +17,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from equitar.errors import MissingShardError
 from equitar.indexing.shard_task import Shard
-from equitar.indexing.source_job import Ledger, ledgers_of
+from equitar.indexing.source_job import SourceJob, ledgers_of
 from equitar.labels.extractors import labels_from_spec
 from equitar.sources import Source
 from equitar.storage.files import exists
@@ -29,7 +29,7 @@ from equitar.urls import local_path
 _THREADS = 16  # files asked for side by side: waiting is most of the time
 _PART = 8 << 20  # bytes of one request
 _TIMED = 32 << 20  # bytes of a shard that are fetched to see how fast whole ones would come
-Clock = Callable[[], float]
+SharedPosition = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ def dry_run(
     walked: int = 3,
     jobs: int = 1,
     force: bool = False,
-    clock: Clock = time.perf_counter,
+    clock: SharedPosition = time.perf_counter,
 ) -> list[Estimate]:
     """Return what `index` would read and about how long it would take; nothing is written.
 
@@ -113,7 +113,7 @@ def dry_run(
 
 
 def _estimate(
-    ledger: Ledger, fields: Collection[str] | None, *, walked: int, jobs: int, force: bool, clock: Clock
+    ledger: SourceJob, fields: Collection[str] | None, *, walked: int, jobs: int, force: bool, clock: SharedPosition
 ) -> Estimate:
     shards = ledger.shards if force else _without_sidecar(ledger.shards)
     step = max(1, (len(shards) - 1) / max(1, walked - 1))
@@ -148,7 +148,7 @@ def _without_sidecar(shards: Sequence[Shard]) -> list[Shard]:
     return [shard for shard, is_there in zip(shards, there, strict=True) if not is_there]
 
 
-def _cost(shard: Shard, fields: Collection[str] | None, clock: Clock) -> _Cost:
+def _cost(shard: Shard, fields: Collection[str] | None, clock: SharedPosition) -> _Cost:
     try:
         if local_path(shard.url) is not None:
             return _local(shard, fields, clock)
@@ -157,7 +157,7 @@ def _cost(shard: Shard, fields: Collection[str] | None, clock: Clock) -> _Cost:
         raise MissingShardError(f"{shard.where} is missing") from error
 
 
-def _local(shard: Shard, fields: Collection[str] | None, clock: Clock) -> _Cost:
+def _local(shard: Shard, fields: Collection[str] | None, clock: SharedPosition) -> _Cost:
     begin = clock()
     with Path(cast("str", local_path(shard.url))).open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
@@ -168,7 +168,7 @@ def _local(shard: Shard, fields: Collection[str] | None, clock: Clock) -> _Cost:
     return _Cost(len(table.keys), size, (counted.way("headers, from a disk here", clock() - begin),))
 
 
-def _piped(shard: Shard, fields: Collection[str] | None, clock: Clock) -> _Cost:
+def _piped(shard: Shard, fields: Collection[str] | None, clock: SharedPosition) -> _Cost:
     begin = clock()
     with open_stream(shard.url, shard.options, shard.retries) as (file, size):
         table = read_table(file, size=size, where=shard.where, fields=fields)
@@ -176,7 +176,7 @@ def _piped(shard: Shard, fields: Collection[str] | None, clock: Clock) -> _Cost:
     return _Cost(len(table.keys), size, (way,))
 
 
-def _remote(shard: Shard, fields: Collection[str] | None, clock: Clock) -> _Cost:
+def _remote(shard: Shard, fields: Collection[str] | None, clock: SharedPosition) -> _Cost:
     with closing(open_remote(shard.url, shard.options, shard.retries)) as ranges:
         begin = clock()
         size = ranges.size()

@@ -63,7 +63,7 @@ class Members(NamedTuple):
     size: Int64
 
 
-class Told(NamedTuple):
+class ForeignShard(NamedTuple):
     """What a file says of one shard.
 
     Attributes:
@@ -85,7 +85,7 @@ class Told(NamedTuple):
     keys: list[str] | None = None
 
 
-def read_told(pattern: str, options: StorageOptions) -> Iterator[Told]:
+def read_told(pattern: str, options: StorageOptions) -> Iterator[ForeignShard]:
     """Yield what files say of shards, one shard after another.
 
     Args:
@@ -119,7 +119,7 @@ def _of_folder(folder: str, options: StorageOptions) -> list[str]:
     return found
 
 
-def _told(url: str, options: StorageOptions) -> Iterator[Told]:
+def _told(url: str, options: StorageOptions) -> Iterator[ForeignShard]:
     local = local_path(url)
     if local is not None and _is_sqlite(local):  # which may be large, and is not read whole
         yield from _energon_index(Path(local), url, options)
@@ -135,9 +135,9 @@ def _told(url: str, options: StorageOptions) -> Iterator[Told]:
     entries = read_entries(raw, url)
     if entries is not None:
         for entry in entries:
-            yield Told(shown(url), place_of(entry.url), entry.samples, entry.size)
+            yield ForeignShard(shown(url), place_of(entry.url), entry.samples, entry.size)
         return
-    readers: tuple[tuple[bool, Callable[[bytes, str], Told]], ...] = (
+    readers: tuple[tuple[bool, Callable[[bytes, str], ForeignShard]], ...] = (
         (raw.startswith(b"v1."), _dali),
         (url.endswith(".tar.idx"), _energon_offsets),
         (url.endswith(_STATS), _img2dataset_stats),
@@ -155,7 +155,7 @@ def _told(url: str, options: StorageOptions) -> Iterator[Told]:
         raise SourceError(f"{shown(url)} is not as its tool writes it ({error}); make it anew") from error
 
 
-def _dali(raw: bytes, url: str) -> Told:
+def _dali(raw: bytes, url: str) -> ForeignShard:
     """Read ``version samples``, then a line for each sample: field, offset, size (and from v1.2 on name) of each member."""
     head, *lines = raw.decode("utf-8", "surrogateescape").removesuffix("\n").split("\n")
     version, _, number = head.partition(" ")
@@ -179,15 +179,15 @@ def _dali(raw: bytes, url: str) -> Told:
     if width == 4:  # a name, of which the field is the end
         name_of = dict(zip(reversed(row), zip(reversed(words[3::width]), reversed(field), strict=True), strict=True))
         keys = [name.removesuffix(f".{end}") for _, (name, end) in sorted(name_of.items())]
-    return Told(shown(url), place_of(f"{url.removesuffix('.idx')}.tar"), len(lines), members=members, keys=keys)
+    return ForeignShard(shown(url), place_of(f"{url.removesuffix('.idx')}.tar"), len(lines), members=members, keys=keys)
 
 
-def _energon_offsets(raw: bytes, url: str) -> Told:
+def _energon_offsets(raw: bytes, url: str) -> ForeignShard:
     """Read 64-bit numbers: where each sample begins, and where the last one ends."""
     starts = np.frombuffer(raw, "<u8").astype(np.int64)
     if not len(starts):
         raise SourceError(f"{shown(url)} must hold the beginning of each sample and the end; it is empty")
-    return Told(shown(url), place_of(url.removesuffix(".idx")), len(starts) - 1, starts=starts[:-1])
+    return ForeignShard(shown(url), place_of(url.removesuffix(".idx")), len(starts) - 1, starts=starts[:-1])
 
 
 def _is_sqlite(path: str) -> bool:
@@ -199,7 +199,7 @@ def _changed(url: str, _: int) -> StorageError:
     return StorageError(f"{shown(url)} was changed while it was read; begin again")
 
 
-def _energon_index(path: Path, url: str, options: StorageOptions) -> Iterator[Told]:
+def _energon_index(path: Path, url: str, options: StorageOptions) -> Iterator[ForeignShard]:
     """Read an index at a local path, which is that of a URL."""
     folder = place_of(url).rpartition("/")[0]
     info = next((one for name in _INFOS if exists(one := f"{folder}/{name}", options)), None)
@@ -224,16 +224,18 @@ def _energon_index(path: Path, url: str, options: StorageOptions) -> Iterator[To
                 row, offset, size = (np.array([operator.index(one[at]) for one in rows], np.int64) for at in (0, 2, 3))
                 members = Members(row, [str(one[1]) for one in rows], offset, size) if has_parts else None
                 keys = [key for _, key in begun]
-                yield Told(shown(url), place_of(entry.url), len(keys), starts=starts, members=members, keys=keys)
+                yield ForeignShard(
+                    shown(url), place_of(entry.url), len(keys), starts=starts, members=members, keys=keys
+                )
     except (sqlite3.Error, TypeError) as error:  # a number may be NULL, text or a fraction
         raise SourceError(f"{shown(url)} is not as `energon prepare` writes it ({error}); run it again") from error
 
 
-def _img2dataset_stats(raw: bytes, url: str) -> Told:
-    return Told(shown(url), place_of(f"{url.removesuffix(_STATS)}.tar"), int(json.loads(raw)["successes"]))
+def _img2dataset_stats(raw: bytes, url: str) -> ForeignShard:
+    return ForeignShard(shown(url), place_of(f"{url.removesuffix(_STATS)}.tar"), int(json.loads(raw)["successes"]))
 
 
-def _img2dataset_rows(raw: bytes, url: str) -> Told:
+def _img2dataset_rows(raw: bytes, url: str) -> ForeignShard:
     try:
         from pyarrow import ArrowException, parquet  # noqa: PLC0415  (an extra, and slow to import)
     except ImportError as error:
@@ -242,7 +244,7 @@ def _img2dataset_rows(raw: bytes, url: str) -> Told:
         status = parquet.read_table(io.BytesIO(raw), columns=["status"])["status"].to_pylist()
     except (ArrowException, KeyError) as error:
         raise SourceError(f"{shown(url)} must have a column `status`, as img2dataset writes it ({error})") from error
-    return Told(shown(url), place_of(f"{url.removesuffix('.parquet')}.tar"), status.count("success"))
+    return ForeignShard(shown(url), place_of(f"{url.removesuffix('.parquet')}.tar"), status.count("success"))
 
 
 _BLOCK = 512
@@ -268,7 +270,7 @@ def differences(pattern: str, known: Sequence[Known], *, options: StorageOptions
     Raises:
         SourceError: If a file of the other tool is not as it must be.
     """
-    finder = Finder([one.shard.url for one in known])
+    finder = ShardMatcher([one.shard.url for one in known])
     problems: list[str] = []
     met: set[tuple[str, int]] = set()
     files: dict[str, int] = {}
@@ -300,7 +302,7 @@ def expecting(pattern: str, shards: Sequence[Shard], *, options: StorageOptions)
     Raises:
         SourceError: If a file of the other tool is not as it must be.
     """
-    finder, result = Finder([shard.url for shard in shards]), list(shards)
+    finder, result = ShardMatcher([shard.url for shard in shards]), list(shards)
     for told in read_told(pattern, options):
         at = finder.find(told.shard)
         if at is not None and local_path(result[at].url) is None:
@@ -308,7 +310,7 @@ def expecting(pattern: str, shards: Sequence[Shard], *, options: StorageOptions)
     return result
 
 
-def _places(told: Told) -> Int64 | None:
+def _places(told: ForeignShard) -> Int64 | None:
     """Return begin and end of what a walk reads by what is told, (places, 2), bytes."""
     if told.members is not None:
         begin = told.members.offset
@@ -317,7 +319,7 @@ def _places(told: Told) -> Int64 | None:
     return None if told.starts is None else np.stack([told.starts, told.starts + 2 * _HEADERS], axis=1)
 
 
-class Finder:
+class ShardMatcher:
     """Finds a shard by its place, or by its base name where only one shard has it, as data may have been moved since."""
 
     def __init__(self, urls: Sequence[str]) -> None:
@@ -338,7 +340,7 @@ def _base(place: str) -> str:
     return place.rpartition("/")[2]
 
 
-def _compared(told: Told, known: Known) -> Iterator[str]:
+def _compared(told: ForeignShard, known: Known) -> Iterator[str]:
     """Yield how what is told of a shard differs from what is known of it: the first difference."""
     row = known.row
     if row is None:  # which is a problem told before
@@ -357,7 +359,7 @@ def _compared(told: Told, known: Known) -> Iterator[str]:
         yield f"{shard.where} has {difference} by {told.file}"
 
 
-def _other_key(told: Told, sidecar: Sidecar) -> str:
+def _other_key(told: ForeignShard, sidecar: Sidecar) -> str:
     """Say which sample has another key than is told; nothing if none has."""
     pairs = zip(sidecar.keys, told.keys or sidecar.keys, strict=True)
     return next(
@@ -365,7 +367,7 @@ def _other_key(told: Told, sidecar: Sidecar) -> str:
     )
 
 
-def _misplaced_sample(told: Told, sidecar: Sidecar) -> str:
+def _misplaced_sample(told: ForeignShard, sidecar: Sidecar) -> str:
     """Say which sample begins elsewhere than is told; nothing if none does."""
     if told.starts is None:
         return ""
@@ -379,7 +381,7 @@ def _misplaced_sample(told: Told, sidecar: Sidecar) -> str:
     return ""
 
 
-def _misplaced_member(told: Told, sidecar: Sidecar) -> str:
+def _misplaced_member(told: ForeignShard, sidecar: Sidecar) -> str:
     """Say which member lies elsewhere than is told; nothing if none does."""
     if told.members is None:
         return ""

@@ -20,9 +20,9 @@ from tqdm import tqdm
 from equitar.errors import LabelError, MissingShardError, ReadOnlyError, ShardError, SidecarError
 from equitar.indexing.executors import outcomes
 from equitar.indexing.foreign_index import Known, differences, expecting
-from equitar.indexing.label_job import Recipe, Spooled, recipe_of, spool, spooled
-from equitar.indexing.shard_task import Outcome, Shard, check_shard, index_shard, rename_classes, sidecar_row
-from equitar.indexing.source_job import Ledger, SourceReport, check_policy, keep_part, ledgers_of, shared_options
+from equitar.indexing.label_job import LabelJob, Spooled, recipe_of, spool, spooled
+from equitar.indexing.shard_task import Shard, ShardResult, check_shard, index_shard, rename_classes, sidecar_row
+from equitar.indexing.source_job import SourceJob, SourceReport, check_policy, keep_part, ledgers_of, shared_options
 from equitar.labels.extractors import Missing
 from equitar.labels.tables import LabelTable, Vocabulary
 from equitar.sidecars.summary import load_summary
@@ -179,7 +179,9 @@ def check(
 
 
 @contextmanager
-def _travelling(recipe: Recipe, ledgers: Sequence[Ledger], executor: Executor | Client | None) -> Iterator[Spooled]:
+def _travelling(
+    recipe: LabelJob, ledgers: Sequence[SourceJob], executor: Executor | Client | None
+) -> Iterator[Spooled]:
     """Write a recipe where all who read shards find it, and remove it at the end."""
     if executor is None:
         with tempfile.TemporaryDirectory(prefix="equitar-") as folder:
@@ -194,8 +196,8 @@ def _travelling(recipe: Recipe, ledgers: Sequence[Ledger], executor: Executor | 
 
 
 def _run(
-    task: Callable[[Shard], Outcome],
-    ledgers: Sequence[Ledger],
+    task: Callable[[Shard], ShardResult],
+    ledgers: Sequence[SourceJob],
     *,
     jobs: int | None,
     executor: Executor | Client | None,
@@ -212,7 +214,7 @@ def _run(
     with tqdm(total=len(shards), unit="shard", disable=None if progress else True) as bar:
         for shard, found in outcomes(task, shards, jobs=jobs, executor=executor):
             ledger = ledger_of[shard.source]
-            if isinstance(found, Outcome):
+            if isinstance(found, ShardResult):
                 ledger.take(shard, found)
                 num_bytes += int(found.row.shard_sizes[0])
             elif isinstance(found, ReadOnlyError):
@@ -226,7 +228,7 @@ def _run(
 
 
 def _finish(
-    ledgers: Sequence[Ledger],
+    ledgers: Sequence[SourceJob],
     missing_shards: MissingShards,
     jobs: int | None,
     executor: Executor | Client | None,
@@ -252,7 +254,7 @@ def _finish(
     return IndexReport(sources=tuple(ledger.report() for ledger in ledgers))
 
 
-def _unify_names(ledger: Ledger, jobs: int | None, executor: Executor | Client | None) -> None:
+def _unify_names(ledger: SourceJob, jobs: int | None, executor: Executor | Client | None) -> None:
     """Give all sidecars of a source the same class names; each shard was read without knowing the names of others."""
     try:
         common = ledger.common_names()
@@ -269,7 +271,7 @@ def _absolute(url: str) -> str:
     return url if local_path(url) is None else place_of(url)
 
 
-def _failed(ledgers: Sequence[Ledger], num_shards: int) -> ShardError:
+def _failed(ledgers: Sequence[SourceJob], num_shards: int) -> ShardError:
     """Return the error that lists failures; the command that mends those of a source is told once."""
     told: list[str] = []
     mends: list[str] = []

@@ -23,7 +23,7 @@ from equitar.urls import join, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class LabelJob:
     """How labels are made, for all shards alike.
 
     Attributes:
@@ -54,7 +54,7 @@ def recipe_of(
     missing: Missing,
     force: bool,
     regroup: bool,
-) -> Recipe:
+) -> LabelJob:
     """Return the recipe that the arguments of `equitar.index` stand for, with their files read."""
     if labels is not None and labels_from is not None:
         raise ValueError(f"`labels` or `labels_from` must be given; got both, {labels!r} and {labels_from!r:.80}")
@@ -73,7 +73,7 @@ def recipe_of(
     if lines:
         lines += ["missing=empty"] if missing == "empty" else []
         lines += [f"classes={vocabulary.digest}"] if vocabulary else []
-    return Recipe(
+    return LabelJob(
         spec="\n".join(lines),
         extract=extract,
         table=table,
@@ -99,7 +99,7 @@ class Spooled:
     options: Mapping[str, Any] | None = field(repr=False, compare=False)
 
 
-def spool(recipe: Recipe, folder: str, options: StorageOptions) -> Spooled:
+def spool(recipe: LabelJob, folder: str, options: StorageOptions) -> Spooled:
     """Write a recipe into a folder, or below a URL, for those who read shards."""
     raw = pickle.dumps(recipe)
     digest = _digest(raw)
@@ -109,7 +109,7 @@ def spool(recipe: Recipe, folder: str, options: StorageOptions) -> Spooled:
 
 
 @lru_cache(maxsize=1)
-def spooled(where: Spooled) -> Recipe:
+def spooled(where: Spooled) -> LabelJob:
     """Return a recipe that was written, read once in each process.
 
     Raises:
@@ -124,7 +124,7 @@ def spooled(where: Spooled) -> Recipe:
         ) from error
     if _digest(raw) != where.digest:
         raise StorageError(f"{shown(where.url)} is not the recipe that this run wrote; let no other run remove it")
-    recipe: Recipe = pickle.loads(raw)  # noqa: S301 - the very bytes that the caller wrote
+    recipe: LabelJob = pickle.loads(raw)  # noqa: S301 - the very bytes that the caller wrote
     return recipe
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from equitar.arrays import Int64
 from equitar.errors import LabelError, MissingShardError, ShardError, SidecarError, StaleSidecarError
-from equitar.indexing.label_job import Recipe, Spooled, spooled
+from equitar.indexing.label_job import LabelJob, Spooled, spooled
 from equitar.labels.extractors import Extractor, Labels, Missing, TextLabels, labels_from_spec, no_label
 from equitar.labels.tables import LabelTable, Vocabulary, encoded
 from equitar.presence import Presence
@@ -23,7 +23,7 @@ from equitar.sources import Retries
 from equitar.storage.files import exists, is_newer, touch
 from equitar.storage.streams import open_stream
 from equitar.tar.grouping import what_differs
-from equitar.tar.headers import BLOCK
+from equitar.tar.headers import HEADER_BYTES
 from equitar.tar.table import MemberTable, read_table
 from equitar.urls import shown
 
@@ -49,19 +49,19 @@ def read_contents(sidecar: Sidecar, file: BinaryIO, fields: Collection[str] | No
     rows = np.searchsorted(sidecar.indptr, members, side="right") - 1
     columns = (rows, sidecar.field[members], sidecar.offset[members], sidecar.size[members])
     for row, name_index, offset, size in zip(*(column.tolist() for column in columns), strict=True):
-        file.seek(offset - BLOCK)
-        found = file.read(BLOCK + size)
-        while len(found) < BLOCK + size and (
-            more := file.read(BLOCK + size - len(found))
+        file.seek(offset - HEADER_BYTES)
+        found = file.read(HEADER_BYTES + size)
+        while len(found) < HEADER_BYTES + size and (
+            more := file.read(HEADER_BYTES + size - len(found))
         ):  # at most 2 GiB come at once
             found += more
-        if len(found) < BLOCK + size:
-            end = offset - BLOCK + len(found)
+        if len(found) < HEADER_BYTES + size:
+            end = offset - HEADER_BYTES + len(found)
             raise ShardError(f"the shard ends at byte {end} but its sidecar has data up to {offset + size}")
         name = sidecar.fields[name_index]
-        if what_differs(found[:BLOCK], key=keys[row], field=name, size=size):
+        if what_differs(found[:HEADER_BYTES], key=keys[row], field=name, size=size):
             return None
-        contents[row][name] = found[BLOCK:]
+        contents[row][name] = found[HEADER_BYTES:]
     return MemberTable(
         keys=keys,
         indptr=sidecar.indptr,
@@ -87,7 +87,7 @@ class Shard:
         options: For fsspec.
         mend: The command that indexes its source, for errors.
         retries: How patiently its store is asked.
-        expected: Where its headers are by the index of another tool, see `ExpectedFile`.
+        expected: Where its headers are by the index of another tool, see `PrefetchedFile`.
     """
 
     source: str
@@ -109,7 +109,7 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ShardResult:
     """What is left to know of a shard that is done.
 
     Attributes:
@@ -129,7 +129,7 @@ class Outcome:
     rule: str = ""
 
 
-def index_shard(shard: Shard, *, recipe: Spooled) -> Outcome:
+def index_shard(shard: Shard, *, recipe: Spooled) -> ShardResult:
     """Make the sidecar of a shard, unless one is there that fits.
 
     Raises:
@@ -143,7 +143,7 @@ def index_shard(shard: Shard, *, recipe: Spooled) -> Outcome:
         raise MissingShardError(f"{shard.where} is missing") from error
 
 
-def sidecar_row(shard: Shard) -> Outcome:
+def sidecar_row(shard: Shard) -> ShardResult:
     """Return what the sidecar of a shard says; the shard itself is not opened.
 
     Raises:
@@ -159,11 +159,11 @@ def sidecar_row(shard: Shard) -> Outcome:
         raise MissingShardError(f"{shard.where} is missing") from error
 
 
-def _unchanged(shard: Shard, sidecar: Sidecar) -> Outcome:
-    return Outcome(row=summary_of([shard.path], [sidecar]), written=False, label_spec=sidecar.label_spec)
+def _unchanged(shard: Shard, sidecar: Sidecar) -> ShardResult:
+    return ShardResult(row=summary_of([shard.path], [sidecar]), written=False, label_spec=sidecar.label_spec)
 
 
-def _indexed(shard: Shard, file: BinaryIO, shard_size: int, recipe: Recipe) -> Outcome:
+def _indexed(shard: Shard, file: BinaryIO, shard_size: int, recipe: LabelJob) -> ShardResult:
     there = None if recipe.force else _fitting(shard, shard_size)
     # A sidecar asked for without labels may have some: they cost somebody work, and a mend in an error names none.
     if there is not None and recipe.spec in ("", there.label_spec):
@@ -191,10 +191,10 @@ def _indexed(shard: Shard, file: BinaryIO, shard_size: int, recipe: Recipe) -> O
     write_sidecar(shard.sidecar, sidecar, storage_options=shard.options)
     notes = table.notes if table else ()
     row = summary_of([shard.path], [sidecar])
-    return Outcome(row=row, written=True, label_spec=recipe.spec, notes=notes, matched=matched, rule=rule)
+    return ShardResult(row=row, written=True, label_spec=recipe.spec, notes=notes, matched=matched, rule=rule)
 
 
-def rename_classes(shard: Shard, *, class_names: ClassNames) -> Outcome:
+def rename_classes(shard: Shard, *, class_names: ClassNames) -> ShardResult:
     """Give a sidecar other ids for its class names, so that all of a source have the same."""
     sidecar = read_sidecar(shard.sidecar, mend=shard.mend, storage_options=shard.options)
     if sidecar.class_names != class_names:
@@ -212,7 +212,7 @@ def rename_classes(shard: Shard, *, class_names: ClassNames) -> Outcome:
     return _unchanged(shard, sidecar)
 
 
-def check_shard(shard: Shard) -> Outcome:
+def check_shard(shard: Shard) -> ShardResult:
     """Compare a shard with its sidecar: its size, its headers, and the bytes of labels that are in it.
 
     Raises:

@@ -14,7 +14,7 @@ import numpy as np
 from equitar.arrays import Int64
 from equitar.errors import LabelError, MissingShardError, SidecarError, SourceError
 from equitar.indexing.housekeeping import holes, sweep
-from equitar.indexing.shard_task import Outcome, Shard
+from equitar.indexing.shard_task import Shard, ShardResult
 from equitar.labels.tables import LabelTable
 from equitar.sidecars.sidecar import ClassNames
 from equitar.sidecars.summary import Summary, joined, newest_summary, shards_of, write_summary
@@ -60,7 +60,7 @@ class SourceReport:
 
 
 @dataclass(slots=True, kw_only=True)
-class Ledger:
+class SourceJob:
     """What is known of a source so far."""
 
     source: Source
@@ -83,7 +83,7 @@ class Ledger:
         """Keep an error, in the order of where they were, not of when."""
         insort(self.failures, (where, error), key=itemgetter(0))
 
-    def take(self, shard: Shard, outcome: Outcome) -> None:
+    def take(self, shard: Shard, outcome: ShardResult) -> None:
         """Keep what a shard gave."""
         names = self.class_names.setdefault(outcome.row.class_names, outcome.row.class_names)
         self.rows[shard.path] = replace(outcome.row, class_names=names)
@@ -193,7 +193,7 @@ def check_policy(missing_shards: str) -> None:
         raise ValueError(f"`missing_shards` must be 'error' or 'skip'; got {missing_shards!r}")
 
 
-def ledgers_of(sources: Source | Iterable[Source]) -> list[Ledger]:
+def ledgers_of(sources: Source | Iterable[Source]) -> list[SourceJob]:
     """Return the sources with their shards.
 
     Raises:
@@ -222,7 +222,7 @@ def ledgers_of(sources: Source | Iterable[Source]) -> list[Ledger]:
                 raise SourceError(
                     f"{shown(first)} and {shard.where} would share the sidecar {shown(shard.sidecar)}; {mend}"
                 )
-        ledgers.append(Ledger(source=source, listed=listed, shards=shards, before=_before(source, listed)))
+        ledgers.append(SourceJob(source=source, listed=listed, shards=shards, before=_before(source, listed)))
     return ledgers
 
 
@@ -234,7 +234,7 @@ def _before(source: Source, listed: ShardList) -> Summary | None:
         return None
 
 
-def shared_options(ledgers: Sequence[Ledger], files: Sequence[str]) -> StorageOptions:
+def shared_options(ledgers: Sequence[SourceJob], files: Sequence[str]) -> StorageOptions:
     """Return the storage options with which files are read that are given for all sources.
 
     Raises:
@@ -251,7 +251,7 @@ def shared_options(ledgers: Sequence[Ledger], files: Sequence[str]) -> StorageOp
     return options[0] if options else None
 
 
-def keep_part(ledgers: Sequence[Ledger], part: int, parts: int) -> None:
+def keep_part(ledgers: Sequence[SourceJob], part: int, parts: int) -> None:
     """Leave each ledger the shards of one part: every `parts`-th of all, by name and path, whatever order they came in."""
     if not 0 <= part < parts:
         raise ValueError(f"`part` must be (i, n) with 0 <= i < n; got ({part}, {parts})")

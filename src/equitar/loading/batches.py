@@ -20,11 +20,11 @@ from typing import Any
 import webdataset as wds
 
 from equitar.errors import PlanError, SourceError, StageError
-from equitar.loading.position import Clock, Position
+from equitar.loading.position import Position, SharedPosition
 from equitar.loading.record import Record
-from equitar.loading.request import Order, Prepared
+from equitar.loading.request import Request, ResolvedRequest
 from equitar.loading.state import State, check_state, position_in, state_of, walk_in
-from equitar.planning.passes import Walk
+from equitar.planning.passes import PassStart
 from equitar.planning.plan import Plan
 from equitar.planning.recipes import Debiased, Exact
 from equitar.planning.weights import Weights
@@ -34,8 +34,8 @@ from equitar.sidecars.catalog import Repeat
 logger = logging.getLogger("equitar")
 _INSTEAD = {
     "shuffle": "`shuffle=` of the builder",
-    "batched": "`batch_size=` and `collate=` of the builder",
-    "listed": "`batch_size=` and `collate=list` of the builder",
+    "batched": "`batch_size=` and `collate_fn=` of the builder",
+    "listed": "`batch_size=` and `collate_fn=list` of the builder",
     "unbatched": "`equitar.mixed` without `batch_size`",
     "unlisted": "`equitar.mixed` without `batch_size`",
     "select": "a per-sample stage in `stages=` of the builder, or `keep=` of a source",
@@ -59,16 +59,16 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
     `to_tuple`, `rename`, `rename_keys`, `extract_keys`.
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Request) -> None:
         """Keep an order; nothing is read yet."""
         super().__init__()
         self.order = order
         self._made: tuple[tuple[int, ...], Plan] | None = None
         self._has_said_left_out = False
-        self.walk = Walk()
+        self.walk = PassStart()
         self._resumed: Position | None = None  # from `load_state_dict`: used once, in this process only
         self._next: Position | None = None  # what this process emits next, for `state_dict`
-        self.clock = Clock()
+        self.clock = SharedPosition()
 
     def __getstate__(self) -> dict[str, Any]:
         self.prepared()  # workers must not look for their rank, nor read all sidecars again
@@ -80,14 +80,14 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         result.__dict__.update(self.__dict__, _made=None)
         return result
 
-    def prepared(self) -> Prepared:
+    def prepared(self) -> ResolvedRequest:
         """Return what is asked for once: catalog, supplies and rank; see `Order.prepared`."""
         return self.order.prepared()
 
     def copied(self) -> Batches:
         """Return the same batches with a clock of their own, for a Loader."""
         result = copy.copy(self)
-        result.clock = Clock()
+        result.clock = SharedPosition()
         return result
 
     def set_epoch(self, epoch: int) -> None:
@@ -123,17 +123,17 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
 
     def _say_left_out(self, plan: Plan) -> None:
         """Log once which sources are too short for the plan."""
-        short = [supply for supply in self.prepared().supplies if supply.name not in plan.names]
+        left_out = [supply for supply in self.prepared().supplies if supply.name not in plan.names]
         if self._has_said_left_out or detect_workers()[1]:
             return
-        self._has_said_left_out = bool(short)
-        hold = self.order.recipe.hold if isinstance(self.order.recipe, Debiased) else 1
-        for supply in short:
+        self._has_said_left_out = bool(left_out)
+        accumulation_steps = self.order.recipe.accumulation_steps if isinstance(self.order.recipe, Debiased) else 1
+        for supply in left_out:
             logger.warning(
                 "source %r is left out: it has %d samples but one global batch needs %d",
                 supply.name,
                 supply.copies,
-                plan.global_batch * hold,
+                plan.global_batch * accumulation_steps,
             )
 
     def walk_from(self, state: State) -> Position:
@@ -147,7 +147,7 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         self.order = self.order.going_on(summaries)
         self._made = None
 
-    def go_along(self, walk: Walk) -> None:
+    def go_along(self, walk: PassStart) -> None:
         """Go along the passes by a walk: the plan of the latest epoch is forgotten."""
         self.walk, self._made = walk, None
 

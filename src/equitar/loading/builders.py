@@ -10,7 +10,7 @@ from equitar.errors import PlanError
 from equitar.loading.batches import Batches
 from equitar.loading.collate import columns
 from equitar.loading.feed import checked_stages
-from equitar.loading.request import Order
+from equitar.loading.request import Request
 from equitar.planning.plan import Agree, Short
 from equitar.planning.recipes import Debiased, Exact, Mixed
 from equitar.planning.weights import Changes, Weights, check_shares
@@ -31,16 +31,16 @@ def debiased(
     weights: Weights | Changes | None = None,
     steps: int | None = None,
     max_passes: float | None = None,
-    fresh: bool = False,
+    restart_each_epoch: bool = False,
     repeat: Repeat = None,
     stages: Sequence[Stage] = (),
-    collate: Callable[[list[Any]], Any] = columns,
+    collate_fn: Callable[[list[Any]], Any] = columns,
     fields: Collection[str] | None = None,
     copy: bool = True,
-    lanes: int | None = None,
-    agree: Agree = "world",
-    hold: int = 1,
-    short: Short = "error",
+    plan_workers: int | None = None,
+    same_source_across: Agree = "world",
+    accumulation_steps: int = 1,
+    small_sources: Short = "error",
     max_substitutes: int = 100,
     handler: Handler = None,
     read_ahead: int = _READ_AHEAD,
@@ -60,18 +60,18 @@ def debiased(
         steps: Steps of an epoch; None is as many as one pass through all sources gives. Shorter epochs go on along the
             passes, so that each sample still comes once a pass.
         max_passes: How often an epoch may go through a source, > 0; its other steps go to the sources that may still be drawn.
-        fresh: Whether every epoch starts a pass of each source, whatever a shorter epoch left of the last one.
+        restart_each_epoch: Whether every epoch starts a pass of each source, whatever a shorter epoch left of the last one.
         repeat: Repeats samples: the threshold of LVIS's repeat factor, a `RepeatFactor`, or a function of a shard's sidecar
             that gives a factor >= 0 for each row.
         stages: Per-sample stages, after those of the source: callables over an iterator of samples, such as `wds.decode`.
-        collate: Makes a batch of a list of samples (default: a dict of lists; ``list`` keeps samples apart).
+        collate_fn: Makes a batch of a list of samples (default: a dict of lists; ``list`` keeps samples apart).
         fields: Fields to read; None reads all.
         copy: Whether fields are `bytes`; otherwise read-only views, which save a copy.
-        lanes: Lanes to plan with; None is the number of workers.
-        agree: ``"world"``: all ranks draw the same source at a step; ``"rank"``: each rank draws its own.
-        hold: Steps for which one source is held, >= 1: for losses that gather over gradient accumulation. No two copies of a
+        plan_workers: Workers that the plan is laid out for; None is the number there are.
+        same_source_across: ``"world"``: all ranks draw the same source at a step; ``"rank"``: each rank draws its own.
+        accumulation_steps: Steps for which one source is held, >= 1: for losses that gather over gradient accumulation. No two copies of a
             sample meet within these steps either.
-        short: What to do with a source that has no full global batch: ``"error"`` or ``"leave_out"``.
+        small_sources: What to do with a source that has no full global batch: ``"error"`` or ``"leave_out"``.
         max_substitutes: How many samples in a row stages may drop at one place, >= 0.
         handler: What to do about shards that are damaged, missing or not to be had: None raises; ``"skip_sample"`` goes on
             without the samples that cannot be read, ``"skip_shard"`` without the whole shard; a function of the error, such as
@@ -86,17 +86,23 @@ def debiased(
         SourceError, SidecarError: At the first use, if shards or sidecars are not as they must be.
         StageError: If a stage cannot be applied sample by sample.
     """
-    if agree not in ("world", "rank"):
-        raise PlanError(f"`agree` must be 'world' or 'rank'; got {agree!r}")
-    if short not in ("error", "leave_out"):
-        raise PlanError(f"`short` must be 'error' or 'leave_out'; got {short!r}")
-    listed = _checked(sources, collate, max_passes)
+    if same_source_across not in ("world", "rank"):
+        raise PlanError(f"`same_source_across` must be 'world' or 'rank'; got {same_source_across!r}")
+    if small_sources not in ("error", "leave_out"):
+        raise PlanError(f"`small_sources` must be 'error' or 'leave_out'; got {small_sources!r}")
+    listed = _checked(sources, collate_fn, max_passes)
     recipe = Debiased(
-        weights=weights, steps=steps, max_passes=max_passes, fresh=fresh, agree=agree, short=short, hold=hold
+        weights=weights,
+        steps=steps,
+        max_passes=max_passes,
+        restart_each_epoch=restart_each_epoch,
+        same_source_across=same_source_across,
+        small_sources=small_sources,
+        accumulation_steps=accumulation_steps,
     )
-    check_shares(weights, [one.name for one in listed], some=short == "leave_out")
+    check_shares(weights, [one.name for one in listed], some=small_sources == "leave_out")
     return Batches(
-        Order(
+        Request(
             sources=listed,
             recipe=recipe,
             batch_size=batch_size,
@@ -104,10 +110,10 @@ def debiased(
             shuffle=shuffle,
             repeat=repeat,
             stages=checked_stages(stages),
-            collate=collate,
+            collate_fn=collate_fn,
             fields=fields,
             copy=copy,
-            lanes=lanes,
+            plan_workers=plan_workers,
             rank=rank,
             world_size=world_size,
             max_substitutes=max_substitutes,
@@ -127,13 +133,13 @@ def mixed(
     weights: Weights | None = None,
     steps: int | None = None,
     max_passes: float | None = None,
-    fresh: bool = False,
+    restart_each_epoch: bool = False,
     repeat: Repeat = None,
     stages: Sequence[Stage] = (),
-    collate: Callable[[list[Any]], Any] = columns,
+    collate_fn: Callable[[list[Any]], Any] = columns,
     fields: Collection[str] | None = None,
     copy: bool = True,
-    lanes: int | None = None,
+    plan_workers: int | None = None,
     max_substitutes: int = 100,
     handler: Handler = None,
     read_ahead: int = _READ_AHEAD,
@@ -148,15 +154,15 @@ def mixed(
         weights: Share of the samples of each source; None is by size.
         steps: Steps of an epoch (samples per rank, without `batch_size`).
         max_passes: See `debiased`.
-        fresh: See `debiased`.
+        restart_each_epoch: See `debiased`.
         seed: See `debiased`.
         shuffle: Samples that each rank shuffles together, of all sources.
         repeat: See `debiased`.
         stages: See `debiased`.
-        collate: See `debiased`.
+        collate_fn: See `debiased`.
         fields: See `debiased`.
         copy: See `debiased`.
-        lanes: See `debiased`.
+        plan_workers: See `debiased`.
         max_substitutes: See `debiased`.
         handler: See `debiased`.
         read_ahead: See `debiased`.
@@ -166,11 +172,11 @@ def mixed(
     Raises:
         PlanError: At the first use, if the promises cannot be kept; it says what to change.
     """
-    listed = _checked(sources, collate, max_passes)
-    recipe = Mixed(weights=weights, steps=steps, max_passes=max_passes, fresh=fresh)
+    listed = _checked(sources, collate_fn, max_passes)
+    recipe = Mixed(weights=weights, steps=steps, max_passes=max_passes, restart_each_epoch=restart_each_epoch)
     check_shares(weights, [one.name for one in listed], some=False)
     return Batches(
-        Order(
+        Request(
             sources=listed,
             recipe=recipe,
             batch_size=1 if batch_size is None else batch_size,
@@ -178,10 +184,10 @@ def mixed(
             shuffle=shuffle,
             repeat=repeat,
             stages=checked_stages(stages),
-            collate=None if batch_size is None else collate,
+            collate_fn=None if batch_size is None else collate_fn,
             fields=fields,
             copy=copy,
-            lanes=lanes,
+            plan_workers=plan_workers,
             rank=rank,
             world_size=world_size,
             max_substitutes=max_substitutes,
@@ -199,7 +205,7 @@ def exact(
     pad: bool = False,
     repeat: Repeat = None,
     stages: Sequence[Stage] = (),
-    collate: Callable[[list[Any]], Any] = columns,
+    collate_fn: Callable[[list[Any]], Any] = columns,
     fields: Collection[str] | None = None,
     copy: bool = True,
     handler: Handler = None,
@@ -218,7 +224,7 @@ def exact(
         pad: Whether the batches of the last step are filled up to `batch_size`.
         repeat: See `debiased`.
         stages: See `debiased`; a sample that they drop is missing from its batch.
-        collate: See `debiased`.
+        collate_fn: See `debiased`.
         fields: See `debiased`.
         copy: See `debiased`.
         handler: See `debiased`; places of what is lost stay empty.
@@ -227,18 +233,18 @@ def exact(
         world_size: See `debiased`.
     """
     return Batches(
-        Order(
-            sources=_checked(sources, collate, None),
+        Request(
+            sources=_checked(sources, collate_fn, None),
             recipe=Exact(pad=pad),
             batch_size=batch_size,
             seed=0,
             shuffle=0,
             repeat=repeat,
             stages=checked_stages(stages),
-            collate=collate,
+            collate_fn=collate_fn,
             fields=fields,
             copy=copy,
-            lanes=1,
+            plan_workers=1,
             rank=rank,
             world_size=world_size,
             max_substitutes=0,
@@ -250,13 +256,13 @@ def exact(
 
 
 def _checked(
-    sources: Sequence[Source], collate: Callable[[list[Any]], Any], max_passes: float | None
+    sources: Sequence[Source], collate_fn: Callable[[list[Any]], Any], max_passes: float | None
 ) -> tuple[Source, ...]:
     """Return sources whose stages can be applied sample by sample, once what all builders take is as it must be."""
     if isinstance(sources, Source):
         raise PlanError(f"`sources` must be a list of sources; got the single source {sources.name!r}")
-    if not callable(collate):
-        raise PlanError(f"`collate` must be a function of a list of samples; got {collate!r}")
+    if not callable(collate_fn):
+        raise PlanError(f"`collate_fn` must be a function of a list of samples; got {collate_fn!r}")
     if max_passes is not None:
         check_number("max_passes", max_passes)
     listed = listed_sources(sources)

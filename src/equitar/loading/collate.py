@@ -46,7 +46,7 @@ def columns(samples: Sequence[Any]) -> Any:
             odd = min(sample.keys() ^ first.keys())
             raise StageError(
                 f"samples of a batch must have the same fields but of {first.get('__key__')!r} and {sample.get('__key__')!r} only "
-                f"one has {odd!r}; choose `fields`, or give `collate` (`collate=list` keeps samples as they are)"
+                f"one has {odd!r}; choose `fields`, or give `collate_fn` (`collate_fn=list` keeps samples as they are)"
             )
     return {field: [sample[field] for sample in samples] for field in first}
 
@@ -72,7 +72,7 @@ def partners(key: int, length: int, count: int) -> Int64:
 class _WithPartners:
     count: int
     combine: Callable[[Sample, list[Sample], np.random.Generator], Any]
-    collate: Callable[[list[Any]], Any]
+    collate_fn: Callable[[list[Any]], Any]
     seed: int
 
     def __call__(self, samples: list[Sample]) -> Any:
@@ -82,7 +82,7 @@ class _WithPartners:
             )
         key = fold(self.seed, Purpose.PARTNERS, *(_id_of(sample) for sample in samples))
         places = partners(key, len(samples), self.count).tolist()
-        return self.collate(
+        return self.collate_fn(
             [
                 self.combine(sample, [samples[one] for one in row], np.random.default_rng(fold(key, place)))
                 for place, (sample, row) in enumerate(zip(samples, places, strict=True))
@@ -94,10 +94,10 @@ def with_partners(
     count: int,
     combine: Callable[[Sample, list[Sample], np.random.Generator], Any],
     *,
-    collate: Callable[[list[Any]], Any] = columns,
+    collate_fn: Callable[[list[Any]], Any] = columns,
     seed: int = 0,
 ) -> Callable[[list[Sample]], Any]:
-    """Return a `collate` that combines each sample of a batch with others of it, as mosaic, mixup and copy-paste do.
+    """Return a `collate_fn` that combines each sample of a batch with others of it, as mosaic, mixup and copy-paste do.
 
     Each sample is a partner exactly `count` times, and never of itself. Who goes together, and what the generator draws, is the
     same after resuming with as many ranks, and for any number of workers; it changes from epoch to epoch as batches do.
@@ -107,7 +107,7 @@ def with_partners(
             draws are the same after resuming.
         combine: Makes a sample of a sample, its partners and a generator of its own for whatever is drawn. It must not change
             what it is given: others of the batch go together with it too.
-        collate: Makes a batch of the list of combined samples.
+        collate_fn: Makes a batch of the list of combined samples.
         seed: Seed of the draws, >= 0.
 
     Raises:
@@ -121,7 +121,7 @@ def with_partners(
     """
     check_integer("count", count, 0)
     check_integer("seed", seed, 0)
-    return _WithPartners(count, combine, collate, seed)
+    return _WithPartners(count, combine, collate_fn, seed)
 
 
 def _id_of(sample: Any) -> int:

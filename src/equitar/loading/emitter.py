@@ -17,14 +17,14 @@ from equitar.errors import StageError
 from equitar.loading.collate import columns
 from equitar.loading.feed import Feed, Fetched
 from equitar.loading.record import Record
-from equitar.planning.plan import Places, Plan
+from equitar.planning.plan import Plan, PlannedSamples
 from equitar.ranks import Topology
-from equitar.reading.block import Block, shards_in
-from equitar.reading.prefetch import Budget, Lookahead, Wanted
+from equitar.reading.block import SampleBlock, shards_in
+from equitar.reading.prefetch import PrefetchBudget, Prefetcher, Wanted
 from equitar.reading.reader import OPEN_SHARDS, OpenShards, Reader
 from equitar.sidecars.selection import Unread
 
-_BLOCK = 4096  # samples that are looked up together
+_SAMPLES_PER_BLOCK = 4096  # samples that are looked up together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Emitter:
         epoch: Which epoch it is.
         topology: Who emits.
         feeds: A feed for each source of the plan.
-        collate: Makes a batch of a list of samples; None emits the single sample of each step.
+        collate_fn: Makes a batch of a list of samples; None emits the single sample of each step.
         one_source: Whether a batch has one source, so that ``__source__`` is its name.
         budget: What may be held of remote shards before it is used; None reads nothing ahead.
         shelf: The open shards of all feeds.
@@ -46,42 +46,42 @@ class Emitter:
     epoch: int
     topology: Topology
     feeds: Sequence[Feed]
-    collate: Callable[[list[Any]], Any] | None
+    collate_fn: Callable[[list[Any]], Any] | None
     one_source: bool
-    budget: Budget | None
+    budget: PrefetchBudget | None
     shelf: OpenShards
 
     def run(self, first_step: int) -> Iterator[tuple[Record, Any]]:
         """Yield this consumer's batches from a step of its own on, each with its record."""
         planned: Iterator[_Planned] = map(self._planned, steps_of(self.plan, self.topology, first_step))
         if self.budget is not None:
-            planned = Lookahead(self.budget, self._wanted).over(planned)
+            planned = Prefetcher(self.budget, self._wanted).over(planned)
         readers = [feed.reader for feed in self.feeds if feed.is_direct and isinstance(feed.reader, Reader)]
-        is_bare = self.plan.is_whole and self.collate is columns and len(readers) == len(self.feeds)
+        is_bare = self.plan.is_whole and self.collate_fn is columns and len(readers) == len(self.feeds)
         if is_bare and self.budget is None:
             yield from self._in_blocks(planned, readers)
             return
         for one in planned:
-            self.shelf.trim()
+            self.shelf.evict()
             yield self._batch(one)
 
     def _in_blocks(self, planned: Iterator[_Planned], readers: Sequence[Reader]) -> Iterator[tuple[Record, Any]]:
         """Yield batches that no stage looks at; the first blocks are short, so that the first batch does not wait."""
         size = 1
         while steps := list(islice(planned, size)):
-            self.shelf.trim()
-            places = Places(*map(np.concatenate, zip(*(one.places for one in steps), strict=True)))
+            self.shelf.evict()
+            places = PlannedSamples(*map(np.concatenate, zip(*(one.places for one in steps), strict=True)))
             if shards_in(places) > OPEN_SHARDS:  # of few samples each: a block would open them all
                 yield from map(self._batch, steps)
                 continue
-            block = Block(readers, places)
+            block = SampleBlock(readers, places)
             at = 0
             for one in steps:
                 last = at + len(one.places.row)
                 batch = block.columns(at, last)
                 yield self._batch(one) if batch is None else self._from_block(one, batch)
                 at = last
-            size = min(2 * size, max(1, _BLOCK // self.plan.shape.batch_size))
+            size = min(2 * size, max(1, _SAMPLES_PER_BLOCK // self.plan.shape.batch_size))
 
     def _from_block(self, planned: _Planned, batch: dict[str, Any]) -> tuple[Record, Any]:
         source, _, _, copies = planned.places
@@ -109,7 +109,7 @@ class Emitter:
         for slot, (source, shard, row, copy) in enumerate(rows, first):
             feed = self.feeds[source]
             if not feed.is_direct:
-                fetched = feed.fetch(chain([(shard, row)], _Later(self.plan, step, slot)), max(0, copy))
+                fetched = feed.fetch(chain([(shard, row)], _LazySubstitutes(self.plan, step, slot)), max(0, copy))
                 sample = self._kept(fetched, source, step, unread)
                 if sample is None:
                     continue
@@ -125,7 +125,7 @@ class Emitter:
         step, _, places = planned
         source = places.source if self.plan.is_whole else places.source[places.copy >= 0]  # padding does not count
         counts = Counter(source.tolist())
-        # With `agree="rank"`, more ranks may have shared this global batch when the epoch began.
+        # With `same_source_across="rank"`, more ranks may have shared this global batch when the epoch began.
         only = self.plan.names[int(places.source[0])] if self.one_source and len(counts) == 1 else None
         named = tuple((self.plan.names[source], count) for source, count in counts.items())
         return Record(self.epoch, step, only, tuple(keys), named, tuple(unread.dropped), tuple(unread.lost))
@@ -149,9 +149,9 @@ class Emitter:
         return sample
 
     def _collated(self, samples: list[Any], only: str | None, step: int) -> Any:
-        if self.collate is None:
+        if self.collate_fn is None:
             return samples[0]
-        batch = self.collate(samples)
+        batch = self.collate_fn(samples)
         if isinstance(batch, dict):
             batch["__step__"] = step
             if only is not None:
@@ -164,7 +164,7 @@ class _Planned(NamedTuple):
 
     step: int
     first: int
-    places: Places
+    places: PlannedSamples
 
 
 class _Unread(NamedTuple):
@@ -184,7 +184,7 @@ def _with_pad(sample: Any, copy: int) -> Any:
     return {**sample, "__copy__": max(0, copy), "__pad__": copy < 0} if isinstance(sample, dict) else sample
 
 
-class _Later:
+class _LazySubstitutes:
     """The substitutes of a place, asked for only when one is needed."""
 
     def __init__(self, plan: Plan, step: int, slot: int) -> None:

@@ -110,7 +110,7 @@ class Feed:
         self._name, self.reader, self._stages, self._max = name, reader, stages, max_substitutes
         self._paths = paths
         reads = reader.reader if isinstance(reader, TolerantReader) else reader
-        self._far = reads if isinstance(reads, Reader) and reads.is_far else None
+        self._far = reads if isinstance(reads, Reader) and reads.is_remote else None
         self.is_direct = not stages and not isinstance(reader, TolerantReader)
         self._candidates: Iterator[tuple[int, int]] = iter(())
         self._copy = 0
@@ -182,7 +182,7 @@ class Feed:
     def _through_stages(self) -> Iterator[Any]:
         stream: Iterator[Any] = iter(self._next_sample, None)
         for stage in self._stages:
-            watch = _Watch(name_of(stage), self._name)
+            watch = _StageMonitor(name_of(stage), self._name)
             taken = watch.taking(stream)
             run = getattr(stage, "run", stage)  # webdataset's PipelineStage has `run`
             try:
@@ -196,7 +196,7 @@ class Feed:
         return stream
 
 
-class _Watch:
+class _StageMonitor:
     """Counts what one stage takes and gives."""
 
     def __init__(self, stage: str, source: str) -> None:
@@ -225,7 +225,7 @@ class _Watch:
         for sample in stream:
             if not self._taken:
                 raise StageError(
-                    f"{self._where} gave two samples for one but a stage may give at most one; make several in `collate`"
+                    f"{self._where} gave two samples for one but a stage may give at most one; make several in `collate_fn`"
                 )
             key = _key(sample)
             if key is not None and key != self._last and key in self._dropped:

@@ -15,8 +15,8 @@ from equitar.checks import check_integer
 from equitar.errors import PlanError, SidecarError
 from equitar.loading.batches import Batches
 from equitar.loading.position import Position
-from equitar.loading.record import Record, Report, Tally
-from equitar.loading.shared_slots import Packed, Ring
+from equitar.loading.record import LoaderCounters, LoaderReport, Record
+from equitar.loading.shared_slots import Packed, SharedBuffers
 from equitar.loading.state import State, check_state, differences, state_of, walk_on
 from equitar.planning.plan import Plan
 from equitar.ranks import compare_over_ranks, detect_workers, let_collectives_end
@@ -30,7 +30,7 @@ _BROKEN_OFF = 3  # passes in a row at one step, before it looks like a habit
 class _Recorded(IterableDataset[Any]):
     """Batches with their records, as workers send them to a Loader."""
 
-    def __init__(self, batches: Batches, ring: Ring | None) -> None:
+    def __init__(self, batches: Batches, ring: SharedBuffers | None) -> None:
         self.batches, self.ring = batches, ring
 
     def __iter__(self) -> Sent:
@@ -129,7 +129,7 @@ class Loader(DataLoader[Any]):
         self._is_compared = False
         self._broken_at: list[int] = []
         self._has_warned = False
-        self._tally = Tally()
+        self._tally = LoaderCounters()
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iterator at the start of an epoch, >= 0; where `load_state_dict` was just called, in the middle of it."""
@@ -155,7 +155,7 @@ class Loader(DataLoader[Any]):
         if self.num_workers and self._iterator is None:
             let_collectives_end()
             # New workers get slots of their own: those of an iterator that is still held write into theirs.
-            self._sends.ring = Ring(self.num_workers, self._slots) if self._slots else None
+            self._sends.ring = SharedBuffers(self.num_workers, self._slots) if self._slots else None
         batches = super().__iter__()
         try:  # ours comes after workers were forked, for the same reason
             self._compare(plan, position)
@@ -179,7 +179,7 @@ class Loader(DataLoader[Any]):
         self._is_compared = True
 
     def _pass(
-        self, batches: Sent, ring: Ring | None, this: object, position: Position, num_steps: int
+        self, batches: Sent, ring: SharedBuffers | None, this: object, position: Position, num_steps: int
     ) -> Iterator[Any]:
         due = position.step
         in_hand = deque[int]()  # slots of views
@@ -203,7 +203,7 @@ class Loader(DataLoader[Any]):
         if due < num_steps:
             raise PlanError(f"workers ended at step {due} but the epoch has {num_steps}")
 
-    def _unpacked(self, batch: Any, ring: Ring | None, in_hand: deque[int]) -> Any:
+    def _unpacked(self, batch: Any, ring: SharedBuffers | None, in_hand: deque[int]) -> Any:
         """Return a batch, from its slot if it came in one."""
         if ring is None:
             return batch
@@ -235,7 +235,7 @@ class Loader(DataLoader[Any]):
                 stacklevel=3,
             )
 
-    def report(self) -> Report:
+    def report(self) -> LoaderReport:
         """Return what came since the loader was made, on this rank."""
         return self._tally.report()
 

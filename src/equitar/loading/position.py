@@ -31,7 +31,7 @@ class Position(NamedTuple):
 _BEGUN, _SAID, _DRIVEN = -3, -2, -1
 
 
-class Clock:
+class SharedPosition:
     """The position at which the next iterator begins."""
 
     def __init__(self) -> None:

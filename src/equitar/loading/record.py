@@ -30,7 +30,7 @@ class Record(NamedTuple):
     lost: tuple[Unread, ...]
 
 
-class Report(TypedDict):
+class LoaderReport(TypedDict):
     """What came since a loader was made, on one rank.
 
     Attributes:
@@ -52,7 +52,7 @@ class Report(TypedDict):
     piped: int
 
 
-class Tally:
+class LoaderCounters:
     """Counts records as they come.
 
     Attributes:
@@ -76,9 +76,9 @@ class Tally:
         self._dropped_samples.update(dict.fromkeys(record.dropped))
         self._lost_samples.update(dict.fromkeys(record.lost))
 
-    def report(self) -> Report:
+    def report(self) -> LoaderReport:
         """Return the counts so far."""
-        return Report(
+        return LoaderReport(
             steps=self._steps,
             samples=dict(self._samples),
             dropped=dict(self._dropped),

@@ -14,21 +14,21 @@ from equitar.loading.feed import Feed
 from equitar.loading.position import Position
 from equitar.loading.record import Record
 from equitar.loading.shared_slots import keep_freed_memory
-from equitar.planning.passes import Walk
-from equitar.planning.plan import Plan, Shape, batch_size_then
+from equitar.planning.passes import PassStart
+from equitar.planning.plan import Plan, PlanSpec, batch_size_then
 from equitar.planning.recipes import Recipe
 from equitar.planning.repeat_factors import asked_factor
 from equitar.planning.supply import Supply
 from equitar.ranks import Topology, detect_ranks
 from equitar.reading.damage import Handler, TolerantReader
-from equitar.reading.prefetch import Budget
+from equitar.reading.prefetch import PrefetchBudget
 from equitar.reading.reader import OpenShards, Reader, open_shards
 from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, supplies_of
 from equitar.sidecars.summary import standing
 from equitar.sources import Source, Stage
 
 
-class Prepared(NamedTuple):
+class ResolvedRequest(NamedTuple):
     """What is asked for once, in the main process."""
 
     catalog: Catalog
@@ -38,7 +38,7 @@ class Prepared(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Order:
+class Request:
     """What a builder was asked for; see `equitar.debiased`."""
 
     sources: Sequence[Source]
@@ -48,10 +48,10 @@ class Order:
     shuffle: int
     repeat: Repeat
     stages: Sequence[Stage]
-    collate: Callable[[list[Any]], Any] | None
+    collate_fn: Callable[[list[Any]], Any] | None
     fields: Collection[str] | None
     copy: bool
-    lanes: int | None
+    plan_workers: int | None
     rank: int | None
     world_size: int | None
     max_substitutes: int
@@ -64,14 +64,14 @@ class Order:
         for name in ("seed", "shuffle", "max_substitutes", "read_ahead"):
             check_integer(name, getattr(self, name), 0)
         check_integer("batch_size", self.batch_size, 1)
-        if self.lanes is not None:
-            check_integer("lanes", self.lanes, 1)
+        if self.plan_workers is not None:
+            check_integer("plan_workers", self.plan_workers, 1)
         check_place(self.rank, self.world_size)
         asked_factor(self.repeat)
         if isinstance(self.fields, str):
             raise PlanError(f"`fields` must be a collection of names; got the single {self.fields!r}")
 
-    def prepared(self) -> Prepared:
+    def prepared(self) -> ResolvedRequest:
         """Return what is asked for once, at the first call; the answer travels to workers with the order.
 
         Raises:
@@ -80,18 +80,18 @@ class Order:
         return self._prepared
 
     @cached_property
-    def _prepared(self) -> Prepared:
+    def _prepared(self) -> ResolvedRequest:
         if self.rank is not None and self.world_size is not None:
             rank, world_size = self.rank, self.world_size
         else:
             rank, world_size = detect_ranks()
         catalog = catalog_of(self.sources, self.summaries)
-        return Prepared(catalog, supplies_of(catalog, self.repeat), rank, world_size)
+        return ResolvedRequest(catalog, supplies_of(catalog, self.repeat), rank, world_size)
 
-    def going_on(self, summaries: Mapping[str, str]) -> Order:
+    def going_on(self, summaries: Mapping[str, str]) -> Request:
         """Return this order with the summaries that a state names, as far as they can still be used."""
         found = standing(self.sources, summaries)
-        prepared: Prepared | None = self.__dict__.get("_prepared")
+        prepared: ResolvedRequest | None = self.__dict__.get("_prepared")
         known = {} if prepared is None else prepared.catalog.file_digests
         return self if found in (self.summaries, known) else replace(self, summaries=found)
 
@@ -106,14 +106,14 @@ class Order:
                 "give `rank` and `world_size`"
             )
 
-    def plan(self, prepared: Prepared, position: Position, num_workers: int, walk: Walk) -> Plan:
+    def plan(self, prepared: ResolvedRequest, position: Position, num_workers: int, walk: PassStart) -> Plan:
         """Return the plan of the epoch that begins at a position, on a walk along the passes."""
         check_integer("num_workers", num_workers, 0)
         world_size = position.world_size or prepared.world_size
-        shape = Shape(
+        shape = PlanSpec(
             batch_size=batch_size_then(world_size, batch_size=self.batch_size, world_size=prepared.world_size),
             world_size=world_size,
-            lanes=position.lanes or self.lanes or max(1, num_workers),
+            lanes=position.lanes or self.plan_workers or max(1, num_workers),
             seed=self.seed,
             epoch=position.epoch,
             shuffle=self.shuffle,
@@ -121,7 +121,7 @@ class Order:
         )
         return self.recipe.plan(prepared.supplies, shape)
 
-    def readers(self, prepared: Prepared, shelf: OpenShards) -> list[Reader]:
+    def readers(self, prepared: ResolvedRequest, shelf: OpenShards) -> list[Reader]:
         """Return a reader for each source, in the order of the catalog."""
         return [Reader(one, shelf, fields=self.fields, copy=self.copy) for one in prepared.catalog.sidecars]
 
@@ -136,7 +136,7 @@ class Order:
         epoch: int,
         feeds: Sequence[Feed],
         shelf: OpenShards,
-        budget: Budget | None,
+        budget: PrefetchBudget | None,
     ) -> Emitter:
         """Return what executes a plan over feeds, one for each source of the plan: those of training, or others to look at it."""
         return Emitter(
@@ -144,14 +144,14 @@ class Order:
             epoch=epoch,
             topology=topology,
             feeds=feeds,
-            collate=self.collate,
+            collate_fn=self.collate_fn,
             one_source=self.one_source,
             budget=budget,
             shelf=shelf,
         )
 
     def emitted(
-        self, prepared: Prepared, plan: Plan, topology: Topology, epoch: int, first_step: int
+        self, prepared: ResolvedRequest, plan: Plan, topology: Topology, epoch: int, first_step: int
     ) -> Iterator[tuple[Record, Any]]:
         """Yield the batches of one consumer, from a step of its own on, each with its record."""
         keep_freed_memory()
@@ -167,7 +167,7 @@ class Order:
             )
             for one, reader in zip(prepared.catalog.sidecars, readers, strict=True)
         }
-        budget = Budget(self.read_ahead) if self.read_ahead and any(one.is_far for one in readers) else None
+        budget = PrefetchBudget(self.read_ahead) if self.read_ahead and any(one.is_remote for one in readers) else None
         emitter = self.emitter(plan, topology, epoch, [feeds[name] for name in plan.names], shelf, budget)
         try:
             yield from emitter.run(first_step)

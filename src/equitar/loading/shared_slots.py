@@ -34,13 +34,13 @@ import torch
 
 from equitar.arrays import Int64
 
-_BLOCK = 31 << 20  # bytes; glibc learns from blocks of up to 32 MB
+_TAUGHT_BYTES = 31 << 20  # bytes; glibc learns from blocks of up to 32 MB
 
 
 def keep_freed_memory() -> None:
     """Let the allocator keep up to 62 MB that are freed, for the next batch; without glibc, nothing changes."""
     np.empty(
-        _BLOCK, np.uint8
+        _TAUGHT_BYTES, np.uint8
     )  # freed at once, and never written to: a `bytes` would be cleared where it is not the first
 
 
@@ -187,7 +187,7 @@ class Packed(NamedTuple):
     rest: Any
 
 
-class Ring:
+class SharedBuffers:
     """Slots of shared memory between the workers of a loader and its main process.
 
     Attributes:

@@ -24,7 +24,7 @@ from equitar.errors import PlanError, StageError
 from equitar.loading.batches import Batches
 from equitar.loading.collate import columns
 from equitar.loading.emitter import steps_of
-from equitar.loading.position import Clock, Position
+from equitar.loading.position import Position, SharedPosition
 from equitar.planning.line import Line
 from equitar.reading.reader import Reader, open_shards
 from equitar.rng import Purpose, fold, permutation
@@ -178,7 +178,7 @@ class _Read:
                 continue
             if not isinstance(one, Slice):
                 raise StageError(f"`read` takes what `slices` gives; got {one!r}: put it right after `slices`")
-            one.reader.trim()
+            one.reader.evict()
             sample = one.reader.read(one.shard, one.row)
             yield {**sample, "__source__": one.source, "__copy__": one.copy, "__step__": one.step}
 
@@ -195,7 +195,7 @@ class Repeats:
         """See `repeats`."""
         self._places = Lookup(sources, "repeats")
         self._repeat, self._seed = repeat, seed
-        self._clock = Clock()
+        self._clock = SharedPosition()
 
     def set_epoch(self, epoch: int) -> None:
         """Round the factors anew: in each epoch a sample gets the floor or the ceiling of its factor."""
@@ -237,10 +237,10 @@ def repeats(sources: Sequence[Source], *, repeat: Repeat, seed: int = 0) -> Repe
 
 
 @dataclass(frozen=True)
-class _Shuffled:
+class _Shuffle:
     size: int
     seed: int
-    clock: Clock = field(default_factory=Clock)
+    clock: SharedPosition = field(default_factory=SharedPosition)
 
     def set_epoch(self, epoch: int) -> None:
         """Shuffle the next stream in the order of an epoch."""
@@ -260,7 +260,7 @@ class _Shuffled:
         yield from (window[at] for at in permutation(fold(key, number), len(window)).tolist())
 
 
-def shuffled(size: int, *, seed: int = 0) -> _Shuffled:
+def shuffled(size: int, *, seed: int = 0) -> _Shuffle:
     """Return the stage that shuffles samples within windows of `size`, the same in every process.
 
     Args:
@@ -272,7 +272,7 @@ def shuffled(size: int, *, seed: int = 0) -> _Shuffled:
     """
     if size < 1:
         raise ValueError(f"`size` must be >= 1; got {size}")
-    return _Shuffled(size, seed)
+    return _Shuffle(size, seed)
 
 
 class BatchedBySource:
@@ -282,11 +282,11 @@ class BatchedBySource:
         self,
         batch_size: int,
         sources: Sequence[Source],
-        collate: Callable[[list[Any]], Any],
+        collate_fn: Callable[[list[Any]], Any],
         partial: bool,  # noqa: FBT001  (positional in this class alone; `batched_by_source` is what users call)
     ) -> None:
         """See `batched_by_source`."""
-        self._size, self._collate, self._partial = batch_size, collate, partial
+        self._size, self._collate, self._partial = batch_size, collate_fn, partial
         self._places = Lookup(sources, "batched_by_source")
 
     def __call__(self, samples: Iterable[Sample]) -> Iterator[Any]:
@@ -321,7 +321,7 @@ def batched_by_source(
     batch_size: int,
     *,
     sources: Sequence[Source] = (),
-    collate: Callable[[list[Any]], Any] = columns,
+    collate_fn: Callable[[list[Any]], Any] = columns,
     partial: bool = True,
 ) -> BatchedBySource:
     """Return the stage that gathers samples of one source into batches, one buffer for each source.
@@ -329,9 +329,9 @@ def batched_by_source(
     Args:
         batch_size: Samples of a batch, >= 1.
         sources: Where the samples come from; not needed for those that have ``__source__``.
-        collate: Makes a batch of a list of samples.
+        collate_fn: Makes a batch of a list of samples.
         partial: Whether buffers that are not full at the end are emitted as shorter batches.
     """
     if batch_size < 1:
         raise ValueError(f"`batch_size` must be >= 1; got {batch_size}")
-    return BatchedBySource(batch_size, sources, collate, partial)
+    return BatchedBySource(batch_size, sources, collate_fn, partial)

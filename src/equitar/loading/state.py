@@ -14,8 +14,8 @@ from typing import Any, TypedDict
 
 from equitar.errors import PlanError
 from equitar.loading.position import Position
-from equitar.loading.request import Order
-from equitar.planning.passes import Place, Walk
+from equitar.loading.request import Request
+from equitar.planning.passes import PassPosition, PassStart
 from equitar.planning.plan import Plan
 from equitar.planning.recipes import Debiased, Mixed
 from equitar.planning.supply import Supply
@@ -52,7 +52,7 @@ class State(TypedDict):
     places: list[tuple[str, int, int, int]]
 
 
-def state_of(order: Order, plan: Plan, position: Position) -> State:
+def state_of(order: Request, plan: Plan, position: Position) -> State:
     """Return the state of a run at a position of its plan."""
     repeat, recipe = order.repeat, order.recipe
     if isinstance(recipe, Mixed):
@@ -91,19 +91,19 @@ def position_in(state: State) -> Position:
     return Position(state["epoch"], state["step"], state["lanes"], state["world_size"])
 
 
-def walk_in(state: State) -> Walk:
+def walk_in(state: State) -> PassStart:
     """Return how the epochs of a state go along the passes."""
     epoch, places = state["walk"]
-    return Walk(epoch=epoch, places=tuple(Place(*place) for place in places))
+    return PassStart(epoch=epoch, places=tuple(PassPosition(*place) for place in places))
 
 
-def walk_on(state: State) -> tuple[Walk, int]:
+def walk_on(state: State) -> tuple[PassStart, int]:
     """Return the walk of a run that goes on from a state with other sources or numbers, and its first epoch.
 
     Where the state lies within an epoch, the rest of that is left out.
     """
     epoch = state["epoch"] + (state["step"] > 0)
-    return Walk(epoch=epoch, places=tuple(Place(*place) for place in state["places"])), epoch
+    return PassStart(epoch=epoch, places=tuple(PassPosition(*place) for place in state["places"])), epoch
 
 
 def differences(state: State, now: State) -> list[str]:
@@ -127,7 +127,7 @@ def check_state(state: State, now: State) -> None:
         )
 
 
-def _plain(places: Iterable[Place]) -> list[tuple[str, int, int, int]]:
+def _plain(places: Iterable[PassPosition]) -> list[tuple[str, int, int, int]]:
     return [(place.source, place.pass_number, place.at, place.copies) for place in places]
 
 

@@ -15,8 +15,8 @@ from equitar.arrays import Int64
 from equitar.errors import PlanError
 from equitar.planning.feasibility import checked_supplies
 from equitar.planning.line import Line
-from equitar.planning.passes import Place
-from equitar.planning.plan import Places, Shape, account_of, digest_of
+from equitar.planning.passes import PassPosition
+from equitar.planning.plan import PlannedSamples, PlanSpec, account_of, digest_of
 from equitar.planning.supply import Supply
 from equitar.rng import fold
 
@@ -26,7 +26,7 @@ class ExactPlan:
 
     is_whole = False
 
-    def __init__(self, supplies: Sequence[Supply], shape: Shape, *, pad: bool) -> None:
+    def __init__(self, supplies: Sequence[Supply], shape: PlanSpec, *, pad: bool) -> None:
         """Lay the samples, or their copies, in order.
 
         Args:
@@ -58,7 +58,7 @@ class ExactPlan:
     def sources(self, rank: int) -> None:
         """Return None: batches may be mixed."""
 
-    def places_at(self, step: int) -> tuple[Place, ...]:
+    def places_at(self, step: int) -> tuple[PassPosition, ...]:
         """Return nothing: every epoch is all of it."""
         return ()
 
@@ -70,7 +70,7 @@ class ExactPlan:
         first, last = left * rank // world_size, left * (rank + 1) // world_size
         return (first, last) if first < last else (left + rank, left + rank + 1)
 
-    def places(self, step: int, first: int, last: int) -> Places:
+    def places(self, step: int, first: int, last: int) -> PlannedSamples:
         """Return what lies in slots [first, last) of a step; padding has -1 as its copy."""
         positions = step * self.global_batch + np.arange(first, last)
         wrapped = positions % self._total
@@ -82,7 +82,7 @@ class ExactPlan:
             for column, found in zip(columns, self._lines[one].at(wrapped[here] - starts[one]), strict=True):
                 column[here] = found
         columns[2][positions >= self._total] = -1
-        return Places(source, *columns)
+        return PlannedSamples(source, *columns)
 
     def substitutes(self, step: int, slot: int) -> Iterator[tuple[int, int]]:
         """Yield nothing: a dropped sample is missing from its batch."""

@@ -13,8 +13,8 @@ from itertools import pairwise
 from equitar.checks import check_integer
 from equitar.errors import PlanError
 from equitar.planning.line import most_of
-from equitar.planning.plan import Shape
-from equitar.planning.quotas import Stretch
+from equitar.planning.plan import PlanSpec
+from equitar.planning.quotas import WeightPhase
 from equitar.planning.repeat_factors import ONE
 from equitar.planning.supply import Supply
 from equitar.planning.weights import Changes, Passes, Weights
@@ -50,7 +50,11 @@ def check_not_empty(supplies: Sequence[Supply], weights: Weights | Changes | Non
 
 
 def check_debiased(
-    shape: Shape, at: Callable[[int], tuple[Sequence[Supply], Sequence[Stretch]]], *, by_size: bool, hold: int
+    shape: PlanSpec,
+    at: Callable[[int], tuple[Sequence[Supply], Sequence[WeightPhase]]],
+    *,
+    by_size: bool,
+    accumulation_steps: int,
 ) -> None:
     """Raise PlanError if a debiased plan would break a promise.
 
@@ -58,12 +62,12 @@ def check_debiased(
         shape: The numbers of the plan.
         at: Gives the sources and the stretches of the schedule at a size of the global batch.
         by_size: Whether every source must have a global batch: it gives just what it has, or is drawn by size.
-        hold: Steps in which a batch of the plan is handed out: `batch_size` is that of a step, and so is the one advised.
+        accumulation_steps: Steps in which a batch of the plan is handed out: `batch_size` is that of a step, and so is the one advised.
     """
 
     def complaint(batch_size: int) -> str | None:
-        world = replace(shape, batch_size=batch_size * hold)
-        of = _of(world, hold)
+        world = replace(shape, batch_size=batch_size * accumulation_steps)
+        of = _of(world, accumulation_steps)
         supplies, parts = at(world.global_batch)
         if not supplies:
             return f"no source has the {world.global_batch} samples of one global batch{of}"
@@ -78,12 +82,12 @@ def check_debiased(
                 return found
         return None if parts[-1].stop else f"the sources together give no global batch of {world.global_batch}{of}"
 
-    _raise_with_mend(complaint, shape.batch_size // hold)
+    _raise_with_mend(complaint, shape.batch_size // accumulation_steps)
 
 
 def check_mixed(
     supplies: Sequence[Supply],
-    shape: Shape,
+    shape: PlanSpec,
     quota_at: Callable[[int], Sequence[int]],
     *,
     is_drawn: bool,
@@ -129,9 +133,9 @@ def _complaint(supply: Supply, quota: int, most: int, needed: int, of: str, *, i
     return None
 
 
-def _of(shape: Shape, hold: int = 1) -> str:
-    held = f" x {hold} steps that are held" if hold > 1 else ""
-    return f" ({shape.world_size} ranks x {shape.batch_size // hold}{held})"
+def _of(shape: PlanSpec, accumulation_steps: int = 1) -> str:
+    held = f" x {accumulation_steps} steps that are held" if accumulation_steps > 1 else ""
+    return f" ({shape.world_size} ranks x {shape.batch_size // accumulation_steps}{held})"
 
 
 def _raise_with_mend(complaint: Callable[[int], str | None], batch_size: int) -> None:

@@ -8,7 +8,7 @@ fewer than twice as many where an epoch is too short to be cut in two, or where 
 
 A source that is asked for a pass or more an epoch starts a pass with each epoch.
 
-A run that goes on with other sources or numbers after an epoch begins its walk in the middle of the row: a `Walk` says where.
+A run that goes on with other sources or numbers after an epoch begins its walk in the middle of the row: a `PassStart` says where.
 
 Where does a source that goes on along its passes stand after very many epochs? Without walking there.
 
@@ -110,7 +110,7 @@ def _first_multiple_in(step: int, modulus: int, low: int, high: int) -> int | No
 _KEPT = 1 << 14  # steps for which what they take is remembered while an epoch is looked for
 
 
-class Place(NamedTuple):
+class PassPosition(NamedTuple):
     """Where a source stands in its row of passes: `at` of the `copies` of a pass are gone through."""
 
     source: str
@@ -120,18 +120,18 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class PassStart:
     """How epochs go along the passes.
 
     Attributes:
-        fresh: Whether every epoch starts a pass of each source, whatever is left of the last one.
+        restart_each_epoch: Whether every epoch starts a pass of each source, whatever is left of the last one.
         epoch: The epoch at whose start the places hold.
         places: Where sources stand then; one that is not named stands at the beginning.
     """
 
-    fresh: bool = False
+    restart_each_epoch: bool = False
     epoch: int = 0
-    places: tuple[Place, ...] = ()
+    places: tuple[PassPosition, ...] = ()
 
     def begin(self, source: str, copies: int, in_pass: int, unit: int) -> tuple[int, int]:
         """Return pass and copies of it gone through, for a pass that may hold another number of copies now.
@@ -149,7 +149,7 @@ class Walk:
         return 0, 0
 
 
-class Part(NamedTuple):
+class PassPart(NamedTuple):
     """What one segment takes of one source: copies [first, first + num_copies) of the line of a pass."""
 
     pass_number: int
@@ -162,7 +162,7 @@ class Segment(NamedTuple):
 
     start: int
     num_steps: int
-    parts: tuple[Part, ...]
+    parts: tuple[PassPart, ...]
 
 
 def segments_of(
@@ -300,10 +300,10 @@ def _cut(
         for source, whole in enumerate(in_pass):
             count = after[source] - before[source]
             if taken(num_steps)[source] >= whole:
-                parts.append(Part(passes[source], before[source], count))
+                parts.append(PassPart(passes[source], before[source], count))
             elif crossings.get(source, num_steps) <= start:
-                parts.append(Part(passes[source] + 1, before[source] - taken(crossings[source])[source], count))
+                parts.append(PassPart(passes[source] + 1, before[source] - taken(crossings[source])[source], count))
             else:
-                parts.append(Part(passes[source], at[source] + before[source], count))
+                parts.append(PassPart(passes[source], at[source] + before[source], count))
         result.append(Segment(start, stop - start, tuple(parts)))
     return result

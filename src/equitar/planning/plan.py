@@ -11,11 +11,11 @@ from equitar.arrays import Int64
 from equitar.checks import check_integer
 from equitar.errors import PlanError
 from equitar.planning.line import most_of
-from equitar.planning.passes import Place, Walk
+from equitar.planning.passes import PassPosition, PassStart
 from equitar.planning.supply import Supply
 
 
-class Places(NamedTuple):
+class PlannedSamples(NamedTuple):
     """Planned copies, one a place, (n,) each.
 
     Attributes:
@@ -35,7 +35,7 @@ PLAN_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class PlanSpec:
     """Numbers that every plan needs.
 
     Attributes:
@@ -54,7 +54,7 @@ class Shape:
     seed: int
     epoch: int
     shuffle: int
-    walk: Walk = field(default_factory=Walk)
+    walk: PassStart = field(default_factory=PassStart)
 
     def __post_init__(self) -> None:
         for name, lowest in (
@@ -126,10 +126,10 @@ def account_of(supplies: Sequence[Supply], quota: Sequence[int], in_pass: Sequen
     )
 
 
-def digest_of(supplies: Sequence[Supply], shape: Shape, detail: str) -> str:
+def digest_of(supplies: Sequence[Supply], shape: PlanSpec, detail: str) -> str:
     """Return a name of all that a plan depends on, apart from the epoch: equal on all ranks, or they will not agree."""
     numbers = (shape.batch_size, shape.world_size, shape.lanes, shape.seed, shape.shuffle)
-    detail += repr(shape.walk) if shape.walk != Walk() else ""
+    detail += repr(shape.walk) if shape.walk != PassStart() else ""
     mix = hashlib.blake2b(repr((PLAN_VERSION, *numbers, detail)).encode(), digest_size=16)
     for supply in supplies:
         mix.update(repr((supply.name, supply.largest, supply.rounding)).encode())
@@ -156,7 +156,7 @@ class Plan(Protocol):
     """
 
     is_whole: bool
-    shape: Shape
+    shape: PlanSpec
     num_steps: int
     global_batch: int
     digest: str
@@ -166,7 +166,7 @@ class Plan(Protocol):
     def share(self, step: int, rank: int, world_size: int) -> tuple[int, int]:
         """Return the slots [first, last) that a rank reads at a step."""
 
-    def places(self, step: int, first: int, last: int) -> Places:
+    def places(self, step: int, first: int, last: int) -> PlannedSamples:
         """Return what lies in slots [first, last) of a step."""
 
     def substitutes(self, step: int, slot: int) -> Iterator[tuple[int, int]]:
@@ -175,5 +175,5 @@ class Plan(Protocol):
     def sources(self, rank: int) -> Int64 | None:
         """Return the index of the source of every step on a rank, (steps,), or None where batches are mixed."""
 
-    def places_at(self, step: int) -> tuple[Place, ...]:
+    def places_at(self, step: int) -> tuple[PassPosition, ...]:
         """Return where each source stands in its passes before a step."""

@@ -17,7 +17,7 @@ _DRAWN_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class WeightPhase:
     """Steps of an epoch that share one set of weights.
 
     Attributes:
@@ -87,7 +87,7 @@ def _pairs(have: Sequence[int], quotas: Sequence[int]) -> list[tuple[int, tuple[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sharing:
+class QuotaSpec:
     """What the steps of an epoch are shared out by.
 
     Attributes:
@@ -103,7 +103,7 @@ class Sharing:
     max_passes: float | None
 
 
-def stretches(supplies: Sequence[Supply], sharing: Sharing, *, global_batch: int, key: int) -> list[Stretch]:
+def stretches(supplies: Sequence[Supply], sharing: QuotaSpec, *, global_batch: int, key: int) -> list[WeightPhase]:
     """Return the epoch as stretches of steps with the quota of each source in them.
 
     Without `weights` and `steps`, every source gives as many global batches as one pass of it holds. Otherwise the steps
@@ -121,16 +121,16 @@ def stretches(supplies: Sequence[Supply], sharing: Sharing, *, global_batch: int
     in_pass = [supply.copies // global_batch for supply in supplies]
     weights, steps = sharing.weights, sharing.steps
     if weights is None and steps is None:
-        return [Stretch(0, tuple(in_pass), (True,) * len(in_pass))]
+        return [WeightPhase(0, tuple(in_pass), (True,) * len(in_pass))]
     if isinstance(weights, ZeroVL):
         drawn = _drawn(shares(supplies, weights, sharing.left_out), sum(in_pass) if steps is None else steps, key)
-        return [Stretch(0, tuple(drawn), (False,) * len(drawn))]
+        return [WeightPhase(0, tuple(drawn), (False,) * len(drawn))]
     if isinstance(weights, Passes) and steps is None:
         passes = by_name(weights.passes, supplies, "passes", sharing.left_out)
         found = [
             int(number * supply.total) // (global_batch << 20) for number, supply in zip(passes, supplies, strict=True)
         ]
-        parts = [Stretch(0, tuple(found), tuple(number > 0 for number in passes))]
+        parts = [WeightPhase(0, tuple(found), tuple(number > 0 for number in passes))]
         return _capped(parts, supplies, sharing, global_batch)
     steps = sum(in_pass) if steps is None else steps
     changes = list(weights) if isinstance(weights, Sequence) else [(0, weights)]
@@ -143,7 +143,7 @@ def stretches(supplies: Sequence[Supply], sharing: Sharing, *, global_batch: int
     for (start, one), stop in zip(changes, [*starts[1:], steps], strict=True):
         share = shares(supplies, one, sharing.left_out)
         quotas = tuple(largest_remainder(share, stop - start))
-        result.append(Stretch(start, quotas, tuple(one > 0 for one in share)))
+        result.append(WeightPhase(start, quotas, tuple(one > 0 for one in share)))
     return _capped(result, supplies, sharing, global_batch)
 
 
@@ -158,7 +158,9 @@ def most_allowed(supplies: Sequence[Supply], max_passes: float, global_batch: in
     return [int(Fraction(max_passes) * supply.total) // (global_batch << 20) for supply in supplies]
 
 
-def _capped(parts: list[Stretch], supplies: Sequence[Supply], sharing: Sharing, global_batch: int) -> list[Stretch]:
+def _capped(
+    parts: list[WeightPhase], supplies: Sequence[Supply], sharing: QuotaSpec, global_batch: int
+) -> list[WeightPhase]:
     """Return stretches in which no source is gone through more often than allowed; others get its steps, by their shares."""
     if sharing.max_passes is None:
         return parts
@@ -187,7 +189,7 @@ def _capped(parts: list[Stretch], supplies: Sequence[Supply], sharing: Sharing, 
         for one, quota in zip(free, rest, strict=True):
             quotas[one] = quota
         over = [one for one in free if quotas[one] > most[one]]
-    return [Stretch(0, tuple(quotas), parts[0].wanted)]
+    return [WeightPhase(0, tuple(quotas), parts[0].wanted)]
 
 
 def _drawn(share: Sequence[Fraction], steps: int, key: int) -> list[int]:

@@ -30,8 +30,8 @@ import numpy as np
 
 from equitar.arrays import Int64
 from equitar.planning.line import Line, most_of
-from equitar.planning.passes import Part, Place, Segment, Walk, segments_of
-from equitar.planning.plan import Places
+from equitar.planning.passes import PassPart, PassPosition, PassStart, Segment, segments_of
+from equitar.planning.plan import PlannedSamples
 from equitar.planning.quotas import spread
 from equitar.planning.supply import Supply
 from equitar.rng import fold
@@ -121,7 +121,7 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrackSetup:
+class DealerSpec:
     """What a track is made from.
 
     Attributes:
@@ -152,17 +152,17 @@ class TrackSetup:
     largest: int
     key: int
     epoch: int
-    walk: Walk
+    walk: PassStart
 
 
-class Laid:
+class EpochRuns:
     """All runs of one epoch, laid on their lines.
 
     Attributes:
         segments: The segments of the epoch.
     """
 
-    def __init__(self, setup: TrackSetup, lane_counts: Callable[[int], Int64]) -> None:
+    def __init__(self, setup: DealerSpec, lane_counts: Callable[[int], Int64]) -> None:
         """Prepare the runs; lines are laid when they are asked for.
 
         Args:
@@ -188,8 +188,8 @@ class Laid:
 
     def _segments(self) -> list[Segment]:
         setup = self._setup
-        if setup.walk.fresh:
-            parts = tuple(Part(setup.epoch, 0, quota) for quota in setup.quota)
+        if setup.walk.restart_each_epoch:
+            parts = tuple(PassPart(setup.epoch, 0, quota) for quota in setup.quota)
             return [Segment(0, setup.num_steps, parts)]
         unit = self._per_turn * setup.num_worlds if len(setup.supplies) == 1 else 1  # whole batches of a single source
         return segments_of(
@@ -204,18 +204,20 @@ class Laid:
             ],
         )
 
-    def places_after(self, turns: int) -> list[Place]:
+    def places_after(self, turns: int) -> list[PassPosition]:
         """Return where each source stands in its passes after so many turns of the epoch."""
         segment = max(0, sum(one.start < turns for one in self.segments) - 1)
         before, now = self._taken(self.segments[segment].start), self._taken(turns)
         result = []
         for source, part in enumerate(self.segments[segment].parts):
             supply, whole = self._setup.supplies[source], self._setup.in_pass[source]
-            if self._setup.quota[source] >= whole or self._setup.walk.fresh:  # it begins a pass with each epoch
-                result.append(Place(supply.name, part.pass_number + (turns > 0), 0, supply.copies))
+            if (
+                self._setup.quota[source] >= whole or self._setup.walk.restart_each_epoch
+            ):  # it begins a pass with each epoch
+                result.append(PassPosition(supply.name, part.pass_number + (turns > 0), 0, supply.copies))
             else:
                 at = part.first + now[source] - before[source]
-                result.append(Place(supply.name, part.pass_number, at, supply.copies))
+                result.append(PassPosition(supply.name, part.pass_number, at, supply.copies))
         return result
 
     def _taken(self, turns: int) -> list[int]:
@@ -265,7 +267,7 @@ class Laid:
         """Return the copies of each source in a run, counted from the start of the segment."""
         return self.spans(run, 0, int(self.runs(run.segment)[0].demand[run.lane]))
 
-    def copies(self, run: Run, first: int, last: int) -> Places:
+    def copies(self, run: Run, first: int, last: int) -> PlannedSamples:
         """Return the copies between two batches of a run, source after source."""
         found = []
         for source, (span, all_of_it) in enumerate(zip(self.spans(run, first, last), self.whole(run), strict=True)):
@@ -273,7 +275,7 @@ class Laid:
             positions = np.arange(span[0] - begin, span[1] - begin)
             within = round_by_round(positions, length=end - begin, rounds=self._rounds[source])
             found.append(self._at(source, run.segment, begin + within))
-        return Places(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+        return PlannedSamples(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
     def shared(self, run: Run) -> tuple[Int64, Int64]:
         """Return the samples that a run shares with the run before it, and with the one after it."""
@@ -286,7 +288,7 @@ class Laid:
                 after += [inside_high] if outside_high == inside_high else []
         return np.array(before, np.int64), np.array(after, np.int64)
 
-    def remainder(self, source: int, segment: int) -> Places:
+    def remainder(self, source: int, segment: int) -> PlannedSamples:
         """Return what the pass of a source leaves over, without the samples at its ends: they lie on cuts."""
         length, taken = self.line(source, segment).length, self._at_least[source]
         left = self._at(source, segment, np.arange(taken, length) - self.segments[segment].parts[source].first)
@@ -296,9 +298,9 @@ class Laid:
             if len(samples) and self._most[source] > 1
             else slice(None)
         )
-        return Places(*(column[inner] for column in left))
+        return PlannedSamples(*(column[inner] for column in left))
 
-    def samples(self, places: Places) -> Int64:
+    def samples(self, places: PlannedSamples) -> Int64:
         """Return a number for each place that is the same for copies of one sample and for nothing else, (n,)."""
         result: Int64 = places.row.copy()
         for source, base in zip(self._setup.sources, self._first_sample, strict=True):
@@ -306,7 +308,7 @@ class Laid:
             result[here] += base[places.shard[here]]
         return result
 
-    def _at(self, source: int, segment: int, positions: Int64) -> Places:
+    def _at(self, source: int, segment: int, positions: Int64) -> PlannedSamples:
         """Return copies of a source, counted from the start of a segment."""
         copies = self.line(source, segment).at(self.segments[segment].parts[source].first + positions)
-        return Places(np.full(len(positions), self._setup.sources[source], np.int64), *copies)
+        return PlannedSamples(np.full(len(positions), self._setup.sources[source], np.int64), *copies)

@@ -18,10 +18,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from equitar.arrays import Int64
-from equitar.planning.quotas import Stretch, spread
+from equitar.planning.quotas import WeightPhase, spread
 from equitar.rng import Purpose, fold, permutation
 
-BLOCK = 65_536
+STEPS_PER_BLOCK = 65_536
 
 
 class Turn(NamedTuple):
@@ -47,7 +47,7 @@ class Schedule(Protocol):
         """Return how many steps before a step each source was drawn at, (sources,)."""
 
 
-class Straight:
+class SingleSchedule:
     """The schedule of a single source: it is drawn at every step."""
 
     def __init__(self, num_steps: int, lanes: int) -> None:
@@ -77,10 +77,10 @@ class _Block(NamedTuple):
     lane_ordinal: Int64
 
 
-class Shuffled:
+class ShuffledSchedule:
     """The schedule of several sources with exact quotas."""
 
-    def __init__(self, parts: Sequence[Stretch], *, key: int, lanes: int) -> None:
+    def __init__(self, parts: Sequence[WeightPhase], *, key: int, lanes: int) -> None:
         """Make it; blocks are shuffled when they are asked for.
 
         Args:
@@ -93,7 +93,7 @@ class Shuffled:
         starts: list[int] = []
         counts = []
         for part in parts:
-            edges = [*range(0, part.stop - part.start, BLOCK), part.stop - part.start]
+            edges = [*range(0, part.stop - part.start, STEPS_PER_BLOCK), part.stop - part.start]
             owed = np.array([spread(part.quotas, edge) for edge in edges], np.int64)
             starts += [part.start + edge for edge in edges[:-1]]
             counts.append(np.diff(owed, axis=0))

@@ -22,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 
 from equitar.arrays import Int64, UInt64
-from equitar.planning.passes import Place
-from equitar.planning.plan import Places
-from equitar.planning.runs import Laid, Run, Runs, TrackSetup
+from equitar.planning.passes import PassPosition
+from equitar.planning.plan import PlannedSamples
+from equitar.planning.runs import DealerSpec, EpochRuns, Run, Runs
 from equitar.rng import Purpose, draws, fold, permutation
 
 
@@ -95,7 +95,7 @@ def deal(
     return dealt
 
 
-class Spot(NamedTuple):
+class BatchIndex(NamedTuple):
     """A batch of a lane: where in the track a turn lies."""
 
     segment: int
@@ -109,13 +109,13 @@ class _Window(NamedTuple):
     segment: int
     first: int
     last: int
-    places: Places
+    places: PlannedSamples
 
 
-class Track:
+class Dealer:
     """The batches of one turn-taker in one epoch."""
 
-    def __init__(self, setup: TrackSetup, lane_counts: Callable[[int], Int64]) -> None:
+    def __init__(self, setup: DealerSpec, lane_counts: Callable[[int], Int64]) -> None:
         """Prepare the track; windows are dealt when they are asked for.
 
         Args:
@@ -123,34 +123,34 @@ class Track:
             lane_counts: Gives how many of the track's first so many turns lie in each lane, (lanes,).
         """
         self._setup = setup
-        self._laid = Laid(setup, lane_counts)
+        self._laid = EpochRuns(setup, lane_counts)
         self._starts = [segment.start for segment in self._laid.segments]
         self._windows: dict[tuple[int, int], _Window] = {}  # by lane and rank: steps only go forward
 
-    def places_after(self, turns: int) -> list[Place]:
+    def places_after(self, turns: int) -> list[PassPosition]:
         """Return where each source stands in its passes after so many turns of the epoch."""
         return self._laid.places_after(turns)
 
-    def spot(self, ordinal: int, lane: int, lane_ordinal: int) -> tuple[Spot, Runs]:
+    def spot(self, ordinal: int, lane: int, lane_ordinal: int) -> tuple[BatchIndex, Runs]:
         """Return where a turn lies, and how its segment is cut."""
         segment = bisect_right(self._starts, ordinal) - 1
         runs, before = self._laid.runs(segment)
         if runs.num_lanes == len(before):
-            return Spot(segment, lane, lane_ordinal - int(before[lane])), runs
-        return Spot(segment, 0, ordinal - self._laid.segments[segment].start), runs
+            return BatchIndex(segment, lane, lane_ordinal - int(before[lane])), runs
+        return BatchIndex(segment, 0, ordinal - self._laid.segments[segment].start), runs
 
-    def batch(self, spot: Spot, rank: int) -> Places:
+    def batch(self, spot: BatchIndex, rank: int) -> PlannedSamples:
         """Return one batch of a run."""
         runs, _ = self._laid.runs(spot.segment)
         first, window = self._window(spot, rank)
         at = (spot.batch - first) * runs.batch_size
-        return Places(*(column[at : at + runs.batch_size] for column in window))
+        return PlannedSamples(*(column[at : at + runs.batch_size] for column in window))
 
     def _edges(self, runs: Runs, lane: int, batch: int) -> tuple[int, int]:
         largest = max(self._setup.largest, runs.smallest)
         return window_of(batch, demand=int(runs.demand[lane]), smallest=runs.smallest, largest=largest)
 
-    def _window(self, spot: Spot, rank: int) -> tuple[int, Places]:
+    def _window(self, spot: BatchIndex, rank: int) -> tuple[int, PlannedSamples]:
         """Return the window around a batch, with its first batch; the latest of each run is remembered."""
         found = self._windows.get((spot.lane, rank))
         if found is None or found.segment != spot.segment or not found.first <= spot.batch < found.last:
@@ -159,7 +159,7 @@ class Track:
             self._windows[spot.lane, rank] = found
         return found.first, found.places
 
-    def _deal(self, run: Run, first: int, last: int) -> Places:
+    def _deal(self, run: Run, first: int, last: int) -> PlannedSamples:
         """Return a window, batch after batch."""
         columns = self._laid.copies(run, first, last)
         before, after = self._laid.shared(run)
@@ -172,9 +172,9 @@ class Track:
             samples_key=fold(self._setup.key, Purpose.WINDOW_SAMPLES, *where, run.rank),
             batches_key=fold(self._setup.key, Purpose.WINDOW_BATCHES, *where),
         ).ravel()
-        return Places(*(column[order] for column in columns))
+        return PlannedSamples(*(column[order] for column in columns))
 
-    def substitutes(self, spot: Spot, rank: int, place: int) -> Iterator[tuple[int, int]]:
+    def substitutes(self, spot: BatchIndex, rank: int, place: int) -> Iterator[tuple[int, int]]:
         """Yield (shard, row) of samples that may stand in for the one at a place, of the same source.
 
         They come from the runs of the same rank, the nearest window first, then from the remainder of the pass. Samples on
@@ -192,7 +192,9 @@ class Track:
         left_over = self._in_turn([self._laid.remainder(own, spot.segment)], source, key, seen=set())
         yield from islice(left_over, rank * runs.batch_size + place, None, runs.world_size * runs.batch_size)
 
-    def _in_turn(self, pools: Iterable[Places], source: int, key: int, *, seen: set[int]) -> Iterator[tuple[int, int]]:
+    def _in_turn(
+        self, pools: Iterable[PlannedSamples], source: int, key: int, *, seen: set[int]
+    ) -> Iterator[tuple[int, int]]:
         """Yield (shard, row) of the samples of a source that were not seen, each once, pool after pool."""
         for pool in pools:
             samples = self._laid.samples(pool)
@@ -202,7 +204,7 @@ class Track:
                     seen.add(sample)
                     yield int(pool.shard[at]), int(pool.row[at])
 
-    def _pools(self, spot: Spot, rank: int) -> Iterator[Places]:
+    def _pools(self, spot: BatchIndex, rank: int) -> Iterator[PlannedSamples]:
         """Yield samples that no other rank has at a step, window after window."""
         runs, _ = self._laid.runs(spot.segment)
         for turn in range(runs.num_lanes):
@@ -211,7 +213,7 @@ class Track:
                 is_own = turn == 0 and first <= spot.batch < last
                 window = self._window(spot, rank)[1] if is_own else self._deal(run, first, last)
                 alone = ~np.isin(self._laid.samples(window), np.concatenate(self._laid.shared(run)))
-                yield Places(*(column[alone] for column in window))
+                yield PlannedSamples(*(column[alone] for column in window))
 
     def _windows_from(self, runs: Runs, lane: int, batch: int) -> Iterator[tuple[int, int]]:
         """Yield the windows of a lane, from the one that holds a batch round to the one before it."""

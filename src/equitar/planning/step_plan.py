@@ -2,7 +2,7 @@
 
 Hold one source for several steps: for losses that gather over the steps of gradient accumulation.
 
-A held plan deals batches of `hold` times the size, and hands each out in `hold` steps. So the samples that a loss gathers over
+A held plan deals batches of `accumulation_steps` times the size, and hands each out in `accumulation_steps` steps. So the samples that a loss gathers over
 these steps, on all ranks, are one global batch of the plan behind it: of one source, and without two copies of a sample.
 """
 
@@ -16,12 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from equitar.arrays import Int64
-from equitar.planning.passes import Place
-from equitar.planning.plan import Places, Plan, Shape, SourceAccount, account_of, digest_of
-from equitar.planning.quotas import Stretch
-from equitar.planning.runs import TrackSetup
-from equitar.planning.schedule import Schedule, Shuffled, Straight
-from equitar.planning.shuffle import Spot, Track
+from equitar.planning.passes import PassPosition
+from equitar.planning.plan import Plan, PlannedSamples, PlanSpec, SourceAccount, account_of, digest_of
+from equitar.planning.quotas import WeightPhase
+from equitar.planning.runs import DealerSpec
+from equitar.planning.schedule import Schedule, ShuffledSchedule, SingleSchedule
+from equitar.planning.shuffle import BatchIndex, Dealer
 from equitar.planning.supply import Supply
 from equitar.rng import fold
 
@@ -31,18 +31,18 @@ class HeldPlan:
 
     is_whole = True
 
-    def __init__(self, plan: Plan, shape: Shape, hold: int) -> None:
+    def __init__(self, plan: Plan, shape: PlanSpec, accumulation_steps: int) -> None:
         """Hand out the batches of a plan.
 
         Args:
-            plan: A plan of batches that are `hold` times too large.
+            plan: A plan of batches that are `accumulation_steps` times too large.
             shape: The numbers as the user gave them.
-            hold: Steps for each of its batches, >= 1.
+            accumulation_steps: Steps for each of its batches, >= 1.
         """
-        self._plan, self._hold, self.shape = plan, hold, shape
+        self._plan, self._hold, self.shape = plan, accumulation_steps, shape
         self.global_batch = shape.global_batch
-        self.num_steps = plan.num_steps * hold
-        self.digest = f"{plan.digest}-{hold}"
+        self.num_steps = plan.num_steps * accumulation_steps
+        self.digest = f"{plan.digest}-{accumulation_steps}"
         self.names = plan.names
         self.account: tuple[SourceAccount, ...] = plan.account
 
@@ -51,7 +51,7 @@ class HeldPlan:
         found = self._plan.sources(rank)
         return None if found is None else np.repeat(found, self._hold)
 
-    def places_at(self, step: int) -> tuple[Place, ...]:
+    def places_at(self, step: int) -> tuple[PassPosition, ...]:
         """Return where each source stands in its passes before a step."""
         return self._plan.places_at(-(-step // self._hold))
 
@@ -60,10 +60,10 @@ class HeldPlan:
         each = self.global_batch // world_size
         return rank * each, (rank + 1) * each
 
-    def places(self, step: int, first: int, last: int) -> Places:
+    def places(self, step: int, first: int, last: int) -> PlannedSamples:
         """Return what lies in slots [first, last) of a step."""
         found = [self._plan.places(step // self._hold, *span) for span in self._spans(step, first, last)]
-        return found[0] if len(found) == 1 else Places(*map(np.concatenate, zip(*found, strict=True)))
+        return found[0] if len(found) == 1 else PlannedSamples(*map(np.concatenate, zip(*found, strict=True)))
 
     def substitutes(self, step: int, slot: int) -> Iterator[tuple[int, int]]:
         """Yield (shard, row) of samples of the same source that may stand in for a dropped one."""
@@ -88,14 +88,14 @@ class _World(NamedTuple):
     """Ranks that draw the same source at each step."""
 
     schedule: Schedule
-    tracks: Sequence[Track | None]  # None: never drawn
+    tracks: Sequence[Dealer | None]  # None: never drawn
 
 
 class _Slot(NamedTuple):
     """Where a slot of a step lies."""
 
-    track: Track
-    spot: Spot
+    track: Dealer
+    spot: BatchIndex
     rank: int
     place: int
     batch_size: int
@@ -112,7 +112,7 @@ class Quotas:
         num_worlds: Worlds of ranks that draw alike.
     """
 
-    parts: Sequence[Stretch] | None
+    parts: Sequence[WeightPhase] | None
     copies: Sequence[int]
     in_pass: Sequence[int]
     num_worlds: int
@@ -123,7 +123,7 @@ class StepPlan:
 
     is_whole = True
 
-    def __init__(self, supplies: Sequence[Supply], shape: Shape, quotas: Quotas, detail: str) -> None:
+    def __init__(self, supplies: Sequence[Supply], shape: PlanSpec, quotas: Quotas, detail: str) -> None:
         """Keep what the plan is made of; a world is made when one of its slots is asked for."""
         self._supplies, self.shape, self._quotas = supplies, shape, quotas
         self._world = lru_cache(maxsize=None)(self._make_world)
@@ -136,9 +136,9 @@ class StepPlan:
     def sources(self, rank: int) -> Int64 | None:
         """Return the index of the source of every step on a rank, (steps,), or None where batches are mixed."""
         schedule = self._world(rank if self._quotas.num_worlds > 1 else 0).schedule
-        return schedule.sources() if isinstance(schedule, Shuffled) else None
+        return schedule.sources() if isinstance(schedule, ShuffledSchedule) else None
 
-    def places_at(self, step: int) -> tuple[Place, ...]:
+    def places_at(self, step: int) -> tuple[PassPosition, ...]:
         """Return where each source stands in its passes before a step, with those that have no turn in this epoch."""
         schedule, tracks = self._world(0)
         turns = zip(tracks, schedule.turns_before(step), strict=True)
@@ -151,7 +151,7 @@ class StepPlan:
         each = self.global_batch // world_size
         return rank * each, (rank + 1) * each
 
-    def places(self, step: int, first: int, last: int) -> Places:
+    def places(self, step: int, first: int, last: int) -> PlannedSamples:
         """Return what lies in slots [first, last) of a step."""
         found = []
         slot = first
@@ -160,11 +160,11 @@ class StepPlan:
             stop = min(at.batch_size, at.place + last - slot)
             batch = at.track.batch(at.spot, at.rank)
             is_all = stop - at.place == at.batch_size
-            found.append(batch if is_all else Places(*(column[at.place : stop] for column in batch)))
+            found.append(batch if is_all else PlannedSamples(*(column[at.place : stop] for column in batch)))
             slot += stop - at.place
         if len(found) == 1:
             return found[0]
-        return Places(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+        return PlannedSamples(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
     def substitutes(self, step: int, slot: int) -> Iterator[tuple[int, int]]:
         """Yield (shard, row) of samples of the same source that may stand in for a dropped one."""
@@ -184,17 +184,17 @@ class StepPlan:
     def _make_world(self, world: int) -> _World:
         shape, quotas = self.shape, self._quotas
         if quotas.parts is None:
-            straight = Straight(self.num_steps, shape.lanes)
+            straight = SingleSchedule(self.num_steps, shape.lanes)
             return _World(straight, [self._track(range(len(self._supplies)), world, straight)])
-        schedule = Shuffled(quotas.parts, key=fold(shape.seed, shape.epoch, world), lanes=shape.lanes)
+        schedule = ShuffledSchedule(quotas.parts, key=fold(shape.seed, shape.epoch, world), lanes=shape.lanes)
         sources = range(len(self._supplies))
         return _World(
             schedule, [self._track([one], world, schedule) if quotas.copies[one] else None for one in sources]
         )
 
-    def _track(self, sources: Sequence[int], world: int, schedule: Schedule) -> Track:
+    def _track(self, sources: Sequence[int], world: int, schedule: Schedule) -> Dealer:
         shape, quotas = self.shape, self._quotas
-        setup = TrackSetup(
+        setup = DealerSpec(
             sources=sources,
             supplies=[self._supplies[one] for one in sources],
             quota=[quotas.copies[one] for one in sources],
@@ -209,4 +209,4 @@ class StepPlan:
             epoch=shape.epoch,
             walk=shape.walk,
         )
-        return Track(setup, lambda turns: schedule.lane_counts(sources[0], turns))
+        return Dealer(setup, lambda turns: schedule.lane_counts(sources[0], turns))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from equitar.arrays import Int64
-from equitar.planning.plan import Places
+from equitar.planning.plan import PlannedSamples
 from equitar.reading.reader import Reader
 from equitar.reading.shard import OpenShard
 from equitar.storage.ranges import LocalRanges
@@ -23,7 +23,7 @@ from equitar.storage.ranges import LocalRanges
 _LARGE = 1 << 15  # bytes of a member: a batch of them is out of the cache before it could be sliced
 
 
-class _Part(NamedTuple):
+class _MemberSpan(NamedTuple):
     """Neighbouring members of samples, which are read together. Lists: batches take them a slice at a time.
 
     Attributes:
@@ -39,17 +39,17 @@ class _Part(NamedTuple):
     lengths: list[int]
 
     @staticmethod
-    def of(names: Sequence[str], start: Int64, stop: Int64) -> _Part:
+    def of(names: Sequence[str], start: Int64, stop: Int64) -> _MemberSpan:
         """Return the part of some fields, from where their members begin and end, (fields, n) each."""
         begin = start[0]
         starts, lengths = begin.tolist(), (stop[-1] - begin).tolist()
         if len(names) == 1:
-            return _Part(names[0], [], starts, lengths)
+            return _MemberSpan(names[0], [], starts, lengths)
         members = zip(names, (start - begin).tolist(), (stop - begin).tolist(), strict=True)
-        return _Part(None, list(members), starts, lengths)
+        return _MemberSpan(None, list(members), starts, lengths)
 
 
-class Alike:
+class UniformSamples:
     """Samples of the same fields in the same order, looked up and not yet read."""
 
     def __init__(self, shards: Sequence[OpenShard], shard_of: Int64, row: Int64, layout: tuple[str, ...]) -> None:
@@ -74,7 +74,7 @@ class Alike:
         is_large = (stop - start).mean(axis=1) >= _LARGE
         edges = np.flatnonzero(is_large[1:] | is_large[:-1]) + 1
         self._parts = [
-            _Part.of(layout[low:high], start[low:high], stop[low:high])
+            _MemberSpan.of(layout[low:high], start[low:high], stop[low:high])
             for low, high in pairwise([0, *edges.tolist(), len(layout)])
         ]
 
@@ -90,7 +90,7 @@ class Alike:
                 batch[part.whole] = spans
         return batch
 
-    def _read(self, part: _Part, first: int, last: int) -> list[Any]:
+    def _read(self, part: _MemberSpan, first: int, last: int) -> list[Any]:
         """Read a part of samples [first, last), one range each."""
         starts, lengths = part.starts[first:last], part.lengths[first:last]
         spans: list[Any] = list(map(os.pread, self._descriptor[first:last], lengths, starts))
@@ -100,10 +100,10 @@ class Alike:
         return [memoryview(span) for span in spans] if self._shards[0].has_views else spans
 
 
-class Block:
+class SampleBlock:
     """The samples of some steps, looked up and not yet read: those of the same fields together."""
 
-    def __init__(self, readers: Sequence[Reader], places: Places) -> None:
+    def __init__(self, readers: Sequence[Reader], places: PlannedSamples) -> None:
         """Open their shards, and look up where their members lie.
 
         Args:
@@ -116,11 +116,11 @@ class Block:
         kinds = list(dict.fromkeys(layouts))
         self._kind = np.array([kinds.index(one) for one in layouts])[shard_of]  # of each place, (n,)
         self._at = np.empty(len(shard_of), np.int64)  # where it is among those of its kind, (n,)
-        self._alike: list[Alike | None] = []
+        self._alike: list[UniformSamples | None] = []
         for kind, layout in enumerate(kinds):
             here = np.flatnonzero(self._kind == kind)
             self._at[here] = np.arange(len(here))
-            self._alike.append(Alike(shards, shard_of[here], places.row[here], layout) if layout else None)
+            self._alike.append(UniformSamples(shards, shard_of[here], places.row[here], layout) if layout else None)
 
     def columns(self, first: int, last: int) -> dict[str, list[Any]] | None:
         """Read samples [first, last) of the block, as `equitar.loading.collate.columns` would make a batch of them.
@@ -139,10 +139,10 @@ class Block:
         return alike.columns(at, at + last - first)
 
 
-def shards_in(places: Places) -> int:
+def shards_in(places: PlannedSamples) -> int:
     """Return how many shards are to be opened for some places."""
     return len(np.unique(_codes(places)))
 
 
-def _codes(places: Places) -> Int64:
+def _codes(places: PlannedSamples) -> Int64:
     return places.source << 32 | places.shard

@@ -18,13 +18,13 @@ _LARGEST = 8 << 20  # bytes of one request
 _THREADS = 16  # requests under way: stores answer each slowly, and many at once
 _STEPS = 512  # most that are announced, where they need few bytes
 Step = TypeVar("Step")
-Wanted = tuple["Announced", int, int]  # start and length
+Wanted = tuple["PrefetchQueue", int, int]  # start and length
 
 
 class Fetches(Protocol):
     """A shard of which ranges are fetched."""
 
-    is_near: bool  # whether it needs no requests for ranges, once it is prepared
+    is_local: bool  # whether it needs no requests for ranges, once it is prepared
 
     def prepare(self) -> object:
         """Open it."""
@@ -33,7 +33,7 @@ class Fetches(Protocol):
         """Return a range of it, in any thread."""
 
 
-class Span:
+class PrefetchedRange:
     """A range that is fetched, for one or more announced ranges in it."""
 
     def __init__(self, start: int, fetched: Future[bytes], length: int, uses: int) -> None:
@@ -41,15 +41,15 @@ class Span:
         self.start, self.fetched, self.length, self.uses = start, fetched, length, uses
 
 
-class Announced:
+class PrefetchQueue:
     """The ranges of one shard that were announced and not yet read; used by the thread that reads alone."""
 
     def __init__(self, shard: Fetches) -> None:
         """Begin without any."""
         self.shard = shard
-        self.spans: dict[tuple[int, int], list[Span]] = {}
+        self.spans: dict[tuple[int, int], list[PrefetchedRange]] = {}
         self.is_prepared = False
-        self.budget: Budget | None = None
+        self.budget: PrefetchBudget | None = None
 
     def take(self, start: int, length: int) -> bytes | None:
         """Return an announced range, None if it was not announced."""
@@ -71,13 +71,13 @@ class Announced:
                 self._used(span)
         self.spans.clear()
 
-    def _used(self, span: Span) -> None:
+    def _used(self, span: PrefetchedRange) -> None:
         span.uses -= 1
         if span.uses == 0 and self.budget is not None:
             self.budget.held -= span.length
 
 
-class Budget:
+class PrefetchBudget:
     """Bytes that may be held, for all sources of one worker, and the threads that fetch them."""
 
     def __init__(self, limit: int) -> None:
@@ -87,12 +87,12 @@ class Budget:
 
     def fetch(self, wanted: Iterable[Wanted]) -> None:
         """Begin to fetch ranges; neighbours in a shard come by one request."""
-        by_shard: dict[int, tuple[Announced, list[tuple[int, int]]]] = {}
+        by_shard: dict[int, tuple[PrefetchQueue, list[tuple[int, int]]]] = {}
         for announced, start, length in wanted:
             by_shard.setdefault(id(announced), (announced, []))[1].append((start, length))
         for announced, ranges in by_shard.values():
             announced.budget = self
-            if announced.shard.is_near:
+            if announced.shard.is_local:
                 if not announced.is_prepared:
                     announced.is_prepared = True
                     self._threads().submit(announced.shard.prepare)
@@ -100,10 +100,10 @@ class Budget:
             for together in coalesced(ranges, gap=_GAP, largest=_LARGEST):
                 self._fetch(announced, together)
 
-    def _fetch(self, announced: Announced, ranges: Sequence[tuple[int, int]]) -> None:
+    def _fetch(self, announced: PrefetchQueue, ranges: Sequence[tuple[int, int]]) -> None:
         start = ranges[0][0]
         length = max(at + size for at, size in ranges) - start
-        span = Span(start, self._threads().submit(announced.shard.fetch, start, length), length, len(ranges))
+        span = PrefetchedRange(start, self._threads().submit(announced.shard.fetch, start, length), length, len(ranges))
         self.held += length
         for one in ranges:
             announced.spans.setdefault(one, []).append(span)
@@ -146,10 +146,10 @@ def coalesced(ranges: Iterable[tuple[int, int]], *, gap: int, largest: int) -> I
         yield together
 
 
-class Lookahead(Generic[Step]):
+class Prefetcher(Generic[Step]):
     """Announces the steps of one consumer before they are due."""
 
-    def __init__(self, budget: Budget, wanted: Callable[[Step], Iterable[Wanted]]) -> None:
+    def __init__(self, budget: PrefetchBudget, wanted: Callable[[Step], Iterable[Wanted]]) -> None:
         """Prepare.
 
         Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TypeAlias
 
-from equitar.bounded_cache import Shelf
+from equitar.bounded_cache import BoundedCache
 from equitar.reading.prefetch import Wanted
 from equitar.reading.shard import OpenShard
 from equitar.reading.shard_file import LazyRanges, open_ranges
@@ -19,12 +19,12 @@ from equitar.urls import local_path
 
 OPEN_BYTES = 64 << 20  # of member tables, in one worker
 OPEN_SHARDS = 256  # a process may have some 1,000 files open
-OpenShards: TypeAlias = Shelf[tuple[dict[int, OpenShard], int, OpenShard]]
+OpenShards: TypeAlias = BoundedCache[tuple[dict[int, OpenShard], int, OpenShard]]
 
 
 def open_shards() -> OpenShards:
     """Return the shelf on which all readers of a worker put their open shards; whoever reads trims it between reads."""
-    return Shelf(OPEN_BYTES, OPEN_SHARDS, _closed)
+    return BoundedCache(OPEN_BYTES, OPEN_SHARDS, _closed)
 
 
 def _closed(value: tuple[dict[int, OpenShard], int, OpenShard]) -> bool:
@@ -71,7 +71,7 @@ class Reader:
         """
         one = self._open.get(shard)
         if one is None:
-            self.trim()
+            self.evict()
             one = self._opened(shard)
         return one.sample(row)
 
@@ -91,7 +91,7 @@ class Reader:
         self._close(shard)
 
     @property
-    def is_far(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether its shards are worth reading ahead of."""
         urls = self._sidecars.shards.urls  # which are all in one place, as they have one root
         return bool(urls) and local_path(urls[0]) is None
@@ -106,9 +106,9 @@ class Reader:
         """Return the key of a sample, from the sidecar."""
         return self._sidecars(shard).keys[row]
 
-    def trim(self) -> None:
+    def evict(self) -> None:
         """Close shards, of this and the other readers of the shelf, until its bounds are kept."""
-        self._shelf.trim()
+        self._shelf.evict()
 
     def _opened(self, shard: int) -> OpenShard:
         url, sidecar = self._sidecars.shards.urls[shard], self._sidecars(shard)

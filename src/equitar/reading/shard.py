@@ -18,7 +18,7 @@ from equitar.sidecars.sidecar import Sidecar
 from equitar.sources import Sample
 from equitar.storage.ranges import LocalRanges, Ranges
 from equitar.tar.grouping import what_differs
-from equitar.tar.headers import BLOCK
+from equitar.tar.headers import HEADER_BYTES
 from equitar.urls import shown
 
 _GAP = 1 << 16  # bytes between two members up to which one read for both is cheaper than two
@@ -175,9 +175,11 @@ class OpenShard:
         """Raise ShardMismatchError if the headers before the members of a row are not theirs."""
         (key,) = self.keys(np.array([row]))
         for field, (start, stop) in zip(self._names_of(row), self._spans(row), strict=True):
-            differs = what_differs(self.file.read(start - BLOCK, BLOCK), key=key, field=field, size=stop - start)
+            differs = what_differs(
+                self.file.read(start - HEADER_BYTES, HEADER_BYTES), key=key, field=field, size=stop - start
+            )
             if differs:
-                raise ShardMismatchError(f"{shown(self.url)} is damaged at byte {start - BLOCK}: {differs}")
+                raise ShardMismatchError(f"{shown(self.url)} is damaged at byte {start - HEADER_BYTES}: {differs}")
 
     def close(self) -> None:
         """Close the shard."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from equitar.errors import ShardMismatchError, SourceError, StaleSidecarError, StorageError
-from equitar.reading.prefetch import Announced
+from equitar.reading.prefetch import PrefetchQueue
 from equitar.sidecars.sidecar import Sidecar
 from equitar.sources import Cache, Source, index_command
 from equitar.storage.cache import cached
@@ -61,8 +61,8 @@ class LazyRanges:
         self._opening = opening
         self._lock = threading.Lock()
         self._ranges: Ranges | None = None
-        self.is_near = opening.is_copied
-        self.announced = Announced(self)
+        self.is_local = opening.is_copied
+        self.announced = PrefetchQueue(self)
 
     def prepare(self) -> Ranges:
         """Open the shard, if it is not open: download it, run its command."""

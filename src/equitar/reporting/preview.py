@@ -17,7 +17,7 @@ from equitar.arrays import Int64
 from equitar.loading.batches import Batches
 from equitar.loading.feed import Feed
 from equitar.loading.record import Record
-from equitar.loading.request import Order, Prepared
+from equitar.loading.request import Request, ResolvedRequest
 from equitar.planning.plan import Plan
 from equitar.planning.recipes import Debiased
 from equitar.ranks import Topology
@@ -189,7 +189,7 @@ def emissions(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Iter
         epoch: Which epoch.
         num_workers: DataLoader workers of each rank.
     """
-    listed, prepared = replace(batches.order, collate=list), batches.prepared()
+    listed, prepared = replace(batches.order, collate_fn=list), batches.prepared()
     plan = batches.plan(epoch, num_workers=num_workers)
     readers = {one.source.name: SidecarReader(one) for one in prepared.catalog.sidecars}
 
@@ -230,17 +230,19 @@ class SidecarReader:
         }
 
 
-def _topology(prepared: Prepared, rank: int, worker: int, num_workers: int) -> Topology:
+def _topology(prepared: ResolvedRequest, rank: int, worker: int, num_workers: int) -> Topology:
     return Topology(rank=rank, world_size=prepared.world_size, worker=worker, num_workers=num_workers)
 
 
-def _schedule(order: Order, plan: Plan, world_size: int) -> tuple[Int64, ...] | None:
-    is_own = isinstance(order.recipe, Debiased) and order.recipe.agree == "rank"
+def _schedule(order: Request, plan: Plan, world_size: int) -> tuple[Int64, ...] | None:
+    is_own = isinstance(order.recipe, Debiased) and order.recipe.same_source_across == "rank"
     found = [plan.sources(rank) for rank in range(world_size if is_own else 1)]
     return None if found[0] is None else tuple(one for one in found if one is not None)
 
 
-def _consumers(order: Order, prepared: Prepared, plan: Plan, num_workers: int) -> tuple[tuple[Consumer, ...], int]:
+def _consumers(
+    order: Request, prepared: ResolvedRequest, plan: Plan, num_workers: int
+) -> tuple[tuple[Consumer, ...], int]:
     """Return what the first consumers read, and the number of steps that this is counted over."""
     workers = max(1, num_workers)
     each = -(-plan.num_steps // workers)  # steps of a consumer
@@ -261,7 +263,7 @@ def _consumers(order: Order, prepared: Prepared, plan: Plan, num_workers: int) -
 class _Sizes:
     """Bytes of the rows of a shard, as far as a training reads their fields."""
 
-    def __init__(self, order: Order, prepared: Prepared, names: Sequence[str]) -> None:
+    def __init__(self, order: Request, prepared: ResolvedRequest, names: Sequence[str]) -> None:
         self._fields = None if order.fields is None else {field.lower() for field in order.fields}
         of_name = {one.source.name: one for one in prepared.catalog.sidecars}
         self._sidecars = [of_name[name] for name in names]

@@ -14,14 +14,14 @@ from equitar.planning.plan import Plan
 from equitar.planning.repeat_factors import ONE, RepeatFactor
 from equitar.planning.supply import Supply
 from equitar.reporting.stats import Stats, stats, stats_of
-from equitar.reporting.thresholds import Outlook, labelled_rows, outlooks, summed
+from equitar.reporting.thresholds import ThresholdOutcome, labelled_rows, outlooks, summed
 from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, supplies_of
 from equitar.sources import Source, listed_sources
 from equitar.urls import shown
 
 if TYPE_CHECKING:
     from equitar.loading.batches import Batches
-    from equitar.loading.request import Order
+    from equitar.loading.request import Request
     from equitar.reporting.preview import Preview
 
 _URLS = 3  # patterns of a source that are named
@@ -65,7 +65,7 @@ class Report:
     plan: Preview | None
     rows: tuple[SourceRows, ...]
     label_numbers: Int64 | None
-    outlooks: tuple[Outlook, ...]
+    outlooks: tuple[ThresholdOutcome, ...]
     arguments: tuple[tuple[str, str], ...]
 
     @property
@@ -158,7 +158,7 @@ def _shown(source: Source) -> str:
     return " ".join(shown(url) for url in urls[:_URLS]) + more
 
 
-def _arguments(order: Order, plan: Preview) -> tuple[tuple[str, str], ...]:
+def _arguments(order: Request, plan: Preview) -> tuple[tuple[str, str], ...]:
     """Return what a plan was made with, so that it can be made again."""
     recipe: Any = order.recipe
     kept = {one.name: one.keep for one in order.sources if one.keep is not None}

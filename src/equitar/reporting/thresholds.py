@@ -50,7 +50,7 @@ class LabelledRows(NamedTuple):
     heaviest: float
 
 
-class Outlook(NamedTuple):
+class ThresholdOutcome(NamedTuple):
     """What a threshold would make of an epoch.
 
     Attributes:
@@ -122,7 +122,7 @@ def outlooks(
     *,
     chosen: float | Literal["median"] | None,
     plan: Callable[[Sequence[Supply]], Plan] | None,
-) -> tuple[Outlook, ...]:
+) -> tuple[ThresholdOutcome, ...]:
     """Return what thresholds would do, from none to one above most classes.
 
     Args:
@@ -135,7 +135,7 @@ def outlooks(
     counts = [one.counts for one in rows if one is not None]
     found = np.concatenate([np.zeros(0), *heuristic_frequencies(counts, how)])
     found = found[found > 0]
-    asked: set[float | Literal["median"]] = {0.0, *ladder(found), "median"} if len(found) else {0.0}
+    asked: set[float | Literal["median"]] = {0.0, *candidate_thresholds(found), "median"} if len(found) else {0.0}
     asked |= set() if chosen is None else {chosen}
     middle = float(np.median(found)) if len(found) else 0.0
     return tuple(
@@ -144,7 +144,7 @@ def outlooks(
     )
 
 
-def ladder(frequency: Float64) -> list[float]:
+def candidate_thresholds(frequency: Float64) -> list[float]:
     """Return thresholds of one and three times powers of ten: from above the rarest class to above most classes.
 
     >>> ladder(np.array([2e-4, 1e-3, 2e-3, 0.5]))
@@ -163,7 +163,7 @@ def _outlook(
     plan: Callable[[Sequence[Supply]], Plan] | None,
     *,
     is_chosen: bool,
-) -> Outlook:
+) -> ThresholdOutcome:
     counts = [one.counts for one in rows if one is not None]
     factors = class_factors(counts, how)
     of_rows = iter(factors)
@@ -179,7 +179,7 @@ def _outlook(
             problem = str(error)
     values = set(thresholds_of(counts, heuristic_frequencies(counts, how), how))
     of_classes = _by_class(counts, factors)
-    return Outlook(
+    return ThresholdOutcome(
         name=how.threshold if isinstance(how.threshold, str) else f"{how.threshold:g}",
         threshold=values.pop() if len(values) == 1 else None,
         copies=sum(one.total for one in found) / ONE,

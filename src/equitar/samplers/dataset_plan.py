@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from equitar.arrays import Int64
 from equitar.checks import check_integer, check_place
 from equitar.errors import PlanError
-from equitar.planning.plan import Places, Plan, Shape, batch_size_then
+from equitar.planning.plan import Plan, PlannedSamples, PlanSpec, batch_size_then
 from equitar.planning.recipes import Recipe
 from equitar.planning.repeat_factors import ONE, RepeatFactor, Rounding, class_factors, count_classes, sample_factors
 from equitar.planning.supply import Supply
 from equitar.ranks import detect_ranks
 from equitar.rng import Purpose, fold, permutation, text_id
 from equitar.samplers.label_rows import LabelPresence, LabelRows, rows_of
-from equitar.samplers.progress import Mark, Progress
+from equitar.samplers.progress import Progress, SamplerPosition
 
 Factors: TypeAlias = NDArray[Any]  # int32 where it fits: half the memory
 FactorsOf: TypeAlias = Callable[[str], Any]
@@ -68,7 +68,7 @@ class IndexedSource:
         return self.first + (at if self.order is None else self.order[at].astype(np.int64))
 
 
-def indices_of(sources: Mapping[str, IndexedSource], names: tuple[str, ...], places: Places) -> list[int]:
+def indices_of(sources: Mapping[str, IndexedSource], names: tuple[str, ...], places: PlannedSamples) -> list[int]:
     """Return the index of each place, given the names of the sources in the order of the plan."""
     result = np.empty(len(places.row), np.int64)
     for number in np.unique(places.source).tolist():
@@ -237,7 +237,7 @@ class IndexPlan:
         planned_for = world_size or now
         batch_size = batch_size_then(planned_for, batch_size=self._batch_size, world_size=now)
         if self._plan is None or (self._plan.shape.epoch, self._plan.shape.world_size) != (epoch, planned_for):
-            shape = Shape(
+            shape = PlanSpec(
                 batch_size=batch_size,
                 world_size=planned_for,
                 lanes=1,  # a sampler is one row of batches; its DataLoader deals them to workers
@@ -311,7 +311,7 @@ class IndexPlan:
                 f"other ranks take over between steps of {before} samples; got {state['given']} samples given"
             )
         given = step * after + within
-        self.progress.set_next(Mark(state["epoch"], given, state["world_size"]))
+        self.progress.set_next(SamplerPosition(state["epoch"], given, state["world_size"]))
 
 
 def _sources_of(

@@ -29,7 +29,7 @@ from equitar.checks import check_integer, check_place
 from equitar.errors import PlanError
 from equitar.ranks import compare_over_ranks, detect_ranks
 from equitar.rng import Purpose, fold
-from equitar.samplers.progress import Mark, Progress
+from equitar.samplers.progress import Progress, SamplerPosition
 from equitar.samplers.samplers import DebiasedBatchSampler, RepeatFactorSampler
 
 Ragged: TypeAlias = Literal["pad", "drop", "keep"]
@@ -179,7 +179,7 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
         then = (state.get("version"), state["seed"], state["length"])
         if then != now:
             raise PlanError(f"the state must be of (version, seed, length) {now}; got {then}")
-        self._progress.set_next(Mark(state["epoch"], state["given"], 0))
+        self._progress.set_next(SamplerPosition(state["epoch"], state["given"], 0))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import numpy as np
 
 from equitar.errors import LabelError, SidecarError
 from equitar.labels.tables import Vocabulary, read_labels
-from equitar.samplers.label_rows import BLOCK, LabelRows, collected
+from equitar.samplers.label_rows import ROWS_PER_BLOCK, LabelRows, collected
 from equitar.sidecars.catalog import catalog_of
 from equitar.sources import Source, index_command
 
@@ -52,5 +52,5 @@ def labels_from_file(
             missing = keys[int(np.flatnonzero(rows < 0)[0])]
             raise LabelError(f"each of `keys` must have a row in {path}; key {missing!r} has none by its {rule}")
 
-    parts = (presence.picked(rows[first : first + BLOCK]) for first in range(0, len(rows), BLOCK))
+    parts = (presence.picked(rows[first : first + ROWS_PER_BLOCK]) for first in range(0, len(rows), ROWS_PER_BLOCK))
     return collected(parts, None if known is None else dict(zip(known.ids, known.names, strict=True)))

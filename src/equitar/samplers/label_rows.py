@@ -21,7 +21,7 @@ from equitar.errors import LabelError
 from equitar.presence import Presence
 
 Classes: TypeAlias = Mapping[int, str] | Sequence[str]
-BLOCK = 16_384  # rows: some MB while a block is made
+ROWS_PER_BLOCK = 16_384  # rows: some MB while a block is made
 
 
 @runtime_checkable
@@ -101,7 +101,7 @@ class LabelRows:
 
         def parts() -> Iterator[Presence]:
             rows, first = iter(label_sets), 0
-            while block := [list(row) for row in islice(rows, BLOCK)]:
+            while block := [list(row) for row in islice(rows, ROWS_PER_BLOCK)]:
                 yield _of_lists(block, id_of, first)
                 first += len(block)
 
@@ -129,14 +129,14 @@ class LabelRows:
             raise LabelError(f"`indptr` must run from 0 to the number of `indices` and of `counts`; got {shown}")
 
         def part(first: int) -> Presence:
-            ends = pointers[first : first + BLOCK + 1].astype(np.int64)
+            ends = pointers[first : first + ROWS_PER_BLOCK + 1].astype(np.int64)
             row_of = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
             span = slice(ends[0], ends[-1])
             return _of_values(
                 row_of, ids[span].astype(np.int64), None if values is None else values[span], len(ends) - 1
             )
 
-        return collected(map(part, range(0, len(pointers) - 1, BLOCK)), _names(classes))
+        return collected(map(part, range(0, len(pointers) - 1, ROWS_PER_BLOCK)), _names(classes))
 
     @staticmethod
     def of_dense(matrix: Any, *, classes: Classes | None = None) -> LabelRows:
@@ -151,8 +151,8 @@ class LabelRows:
         [[1], [0, 1]]
         """
         is_array = hasattr(matrix, "shape")
-        starts = range(0, len(matrix), BLOCK) if is_array else range(0)
-        chunks = (matrix[start : start + BLOCK] for start in starts) if is_array else iter(matrix)
+        starts = range(0, len(matrix), ROWS_PER_BLOCK) if is_array else range(0)
+        chunks = (matrix[start : start + ROWS_PER_BLOCK] for start in starts) if is_array else iter(matrix)
 
         def part(chunk: Any) -> Presence:
             values = np.asarray(chunk)

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 Item = TypeVar("Item")
 
 
-class Mark(NamedTuple):
+class SamplerPosition(NamedTuple):
     """Where a pass begins.
 
     Attributes:
@@ -32,11 +32,11 @@ class Progress:
 
     def __init__(self) -> None:
         """Stand at the beginning of epoch 0."""
-        self.next = self._latest = self._begun = Mark(0, 0, 0)
+        self.next = self._latest = self._begun = SamplerPosition(0, 0, 0)
         self._count, self._each = 0, 1
         self._turn = 0  # passes begun and marks set: an older pass must not move the mark any more
 
-    def set_next(self, mark: Mark) -> None:
+    def set_next(self, mark: SamplerPosition) -> None:
         """Begin the next pass at a mark."""
         self.next = self._latest = self._begun = mark
         self._count = 0
@@ -50,7 +50,7 @@ class Progress:
         """
         if epoch < 0:
             raise ValueError(f"`epoch` must be >= 0; got {epoch}")
-        self.set_next(Mark(epoch, 0, 0))
+        self.set_next(SamplerPosition(epoch, 0, 0))
 
     def counted(self, items: Iterator[Item], count: int, *, each: int = 1) -> Iterator[Item]:
         """Return a pass over the items from the mark on, `count` of them to the end of the epoch, `each` so many units."""
@@ -66,13 +66,13 @@ class Progress:
                     self.next = self._latest
             yield item
 
-    def _after(self, taken: int) -> Mark:
+    def _after(self, taken: int) -> SamplerPosition:
         begun = self._begun
         if taken == self._count:
-            return Mark(begun.epoch + 1, 0, 0)
+            return SamplerPosition(begun.epoch + 1, 0, 0)
         return begun._replace(given=begun.given + taken * self._each)
 
-    def at(self, taken: int | None) -> Mark:
+    def at(self, taken: int | None) -> SamplerPosition:
         """Return where the latest pass stands after `taken` items, or after all that it has given out.
 
         Raises:

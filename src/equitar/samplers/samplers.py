@@ -81,7 +81,7 @@ class RepeatFactorSampler(Sampler[int]):
         """
         self._planned = IndexPlan(
             datasets,
-            Mixed(weights=weights, steps=steps, max_passes=None, fresh=False),
+            Mixed(weights=weights, steps=steps, max_passes=None, restart_each_epoch=False),
             batch_size=1 if batch_size is None else batch_size,
             repeat=repeat,
             labels=labels,
@@ -146,9 +146,9 @@ class DebiasedBatchSampler(Sampler[list[int]]):
         names: Sequence[str] | None = None,
         weights: Weights | Changes | None = None,
         steps: int | None = None,
-        agree: Agree = "world",
-        short: Short = "error",
-        hold: int = 1,
+        same_source_across: Agree = "world",
+        small_sources: Short = "error",
+        accumulation_steps: int = 1,
         seed: int = 0,
         shuffle: int | None = None,
         rank: int | None = None,
@@ -164,9 +164,9 @@ class DebiasedBatchSampler(Sampler[list[int]]):
             names: See `RepeatFactorSampler`.
             weights: Share of the steps of each dataset, `Temperature`, `Passes`, or a list of (from_step, weights); None is by size.
             steps: Steps of an epoch; None is as many as one pass through all datasets gives.
-            agree: ``"world"``: all ranks draw the same dataset at a step; ``"rank"``: each rank draws its own.
-            short: What to do with a dataset that has no full global batch: ``"error"`` or ``"leave_out"``.
-            hold: Steps in a row that draw the same dataset, >= 1, for gradient accumulation.
+            same_source_across: ``"world"``: all ranks draw the same dataset at a step; ``"rank"``: each rank draws its own.
+            small_sources: What to do with a dataset that has no full global batch: ``"error"`` or ``"leave_out"``.
+            accumulation_steps: Steps in a row that draw the same dataset, >= 1, for gradient accumulation.
             seed: See `RepeatFactorSampler`.
             shuffle: See `RepeatFactorSampler`.
             rank: See `RepeatFactorSampler`.
@@ -174,7 +174,15 @@ class DebiasedBatchSampler(Sampler[list[int]]):
         """
         self._planned = IndexPlan(
             datasets,
-            Debiased(weights=weights, steps=steps, max_passes=None, fresh=False, agree=agree, short=short, hold=hold),
+            Debiased(
+                weights=weights,
+                steps=steps,
+                max_passes=None,
+                restart_each_epoch=False,
+                same_source_across=same_source_across,
+                small_sources=small_sources,
+                accumulation_steps=accumulation_steps,
+            ),
             batch_size=batch_size,
             repeat=repeat,
             labels=labels,

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tqdm import tqdm
 
-from equitar.bounded_cache import Shelf
+from equitar.bounded_cache import BoundedCache
 from equitar.errors import StaleSidecarError
 from equitar.sidecars.sidecar import Sidecar, read_sidecar
 from equitar.sidecars.summary import Summary
@@ -22,15 +22,15 @@ SIDECAR_BYTES = 32 << 20  # kept in one worker, for all sources
 _SIDECARS = 1024
 
 
-def sidecar_shelf() -> Shelf[Sidecar]:
+def sidecar_shelf() -> BoundedCache[Sidecar]:
     """Return what keeps the latest sidecars of all sources."""
-    return Shelf(SIDECAR_BYTES, _SIDECARS, bool)  # nothing is to be done to let one go
+    return BoundedCache(SIDECAR_BYTES, _SIDECARS, bool)  # nothing is to be done to let one go
 
 
 class Sidecars:
     """The sidecars of one source, read when they are asked for; the latest are kept."""
 
-    def __init__(self, source: Source, shards: ShardList, summary: Summary, kept: Shelf[Sidecar]) -> None:
+    def __init__(self, source: Source, shards: ShardList, summary: Summary, kept: BoundedCache[Sidecar]) -> None:
         """Read from where the source says; each sidecar must be that of the summary. Sources share what is kept."""
         self.source, self.shards, self._summary, self._kept = source, shards, summary, kept
 
@@ -41,7 +41,7 @@ class Sidecars:
         if sidecar is None:
             sidecar = self._read(shard)
             self._kept.put(name, sidecar, _memory_of(sidecar))
-            self._kept.trim()
+            self._kept.evict()
         return sidecar
 
     def all(self) -> Iterator[Sidecar]:

@@ -131,8 +131,8 @@ class RangesFile(io.RawIOBase):
             return b""
         begin = self._at - self._start
         if not 0 <= begin < len(self._held):
-            is_near = 0 <= begin - len(self._held) < self._block
-            self._block = min(2 * self._block, _LARGEST_BLOCK) if is_near else _FIRST_BLOCK
+            is_local = 0 <= begin - len(self._held) < self._block
+            self._block = min(2 * self._block, _LARGEST_BLOCK) if is_local else _FIRST_BLOCK
             self._held = self._ranges.read(self._at, min(max(length, self._block), self._size - self._at))
             self._start, begin = self._at, 0
         found = self._held[begin : begin + length]
@@ -145,7 +145,7 @@ _LARGEST = 1 << 22  # bytes of one request
 _THREADS = 16  # requests under way; with the above, 64 MB at most
 
 
-class ExpectedFile(RangesFile):
+class PrefetchedFile(RangesFile):
     """Ranges as a file, of which some are expected to be read in order; others cost a request each."""
 
     def __init__(self, ranges: Ranges, expected: Int64) -> None:

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 from equitar.errors import ShardMismatchError, SourceError, StorageError
 from equitar.sources import Retries, StorageOptions
 from equitar.storage.ranges import LocalRanges
-from equitar.storage.retry import DENIED, DENIED_MEND, MISSING, AnswerError, Patience, store_failures
+from equitar.storage.retry import DENIED, DENIED_MEND, MISSING, AnswerError, Retry, store_failures
 from equitar.urls import shown
 
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
@@ -166,7 +166,7 @@ def patiently(url: str, options: StorageOptions, what: str, ask: Callable[[Any, 
         FileNotFoundError: If the file is not there.
         StorageError: If the store does not answer.
     """
-    patience = Patience(shown(url), Retries(), options, threading.Event())
+    patience = Retry(shown(url), Retries(), options, threading.Event())
     return patience.answer(what, lambda: ask(*filesystem(url, options)))
 
 
@@ -253,10 +253,10 @@ class RemoteRanges:
             self._go_on(files, path, start, stop, got, patience)
         return bytes(got)
 
-    def _patience(self) -> Patience:
-        return Patience(self._where, self._retries, self._options, self._stopped)
+    def _patience(self) -> Retry:
+        return Retry(self._where, self._retries, self._options, self._stopped)
 
-    def _go_on(self, files: Any, path: str, start: int, stop: int, got: bytearray, patience: Patience) -> None:
+    def _go_on(self, files: Any, path: str, start: int, stop: int, got: bytearray, patience: Retry) -> None:
         """Make one request for what is missing of [start, stop)."""
         before = len(got)
         try:

@@ -60,7 +60,7 @@ def _really(error: Exception) -> Exception:
     return cause
 
 
-class Patience:
+class Retry:
     """What is left of the tries for one range."""
 
     def __init__(self, where: str, retries: Retries, options: StorageOptions, stopped: threading.Event) -> None:

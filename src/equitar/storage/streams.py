@@ -22,7 +22,7 @@ from typing import BinaryIO, TypeAlias, cast
 from equitar.arrays import Int64
 from equitar.errors import ShardMismatchError, StorageError
 from equitar.sources import Retries, StorageOptions
-from equitar.storage.ranges import ExpectedFile, Ranges, RangesFile
+from equitar.storage.ranges import PrefetchedFile, Ranges, RangesFile
 from equitar.storage.remote import RemoteRanges
 from equitar.urls import local_path, shown, without_secrets
 
@@ -166,7 +166,7 @@ def open_stream(
         url: The shard.
         options: For fsspec.
         retries: How patiently its store is asked.
-        expected: Where it will probably be read, see `ExpectedFile`; of no use for a local file.
+        expected: Where it will probably be read, see `PrefetchedFile`; of no use for a local file.
 
     Raises:
         FileNotFoundError: If it is not there.
@@ -186,7 +186,7 @@ def open_stream(
 
 
 def _file_of(ranges: Ranges, expected: Int64 | None) -> RangesFile:
-    return RangesFile(ranges) if expected is None else ExpectedFile(ranges, expected)
+    return RangesFile(ranges) if expected is None else PrefetchedFile(ranges, expected)
 
 
 def open_remote(url: str, options: StorageOptions, retries: Retries) -> RemoteRanges:

@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 
 from equitar.arrays import Int64
 from equitar.storage.streams import GZIP_MAGIC
-from equitar.tar.headers import BLOCK, MAX_SILENT, PAX, ZEROS, HeaderError, parse_header, pax_records, says_something
+from equitar.tar.headers import (
+    HEADER_BYTES,
+    MAX_SILENT,
+    PAX,
+    ZEROS,
+    HeaderError,
+    parse_header,
+    pax_records,
+    says_something,
+)
 
 _NEAR = 1 << 13  # bytes that are cheaper to read than to step over
 _FAR = 1 << 16
@@ -28,7 +37,7 @@ _TIME = 128  # bytes of a PAX body that holds a time, and then some
 Pread = Callable[[int, int], bytes]
 
 
-class Found(NamedTuple):
+class BulkMembers(NamedTuple):
     """The regular files of an ordinary shard, as in `equitar.tar.walk.Member`.
 
     Attributes:
@@ -44,7 +53,7 @@ class Found(NamedTuple):
     first: list[bytes]
 
 
-def ordinary_members(pread: Pread, length: int, *, with_first: bool = False) -> Found | None:
+def ordinary_members(pread: Pread, length: int, *, with_first: bool = False) -> BulkMembers | None:
     """Return the members of a shard if it is an ordinary one, else None.
 
     Args:
@@ -55,7 +64,7 @@ def ordinary_members(pread: Pread, length: int, *, with_first: bool = False) -> 
     names: list[str] = []
     first: list[bytes] = []
     offsets, sizes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    headers = Headers(pread, FIRST if with_first else 0)
+    headers = BulkHeaders(pread, FIRST if with_first else 0)
     while headers.found(_BATCH):
         found = checked(headers)
         if found is None:
@@ -66,19 +75,19 @@ def ordinary_members(pread: Pread, length: int, *, with_first: bool = False) -> 
         sizes.append(found.size)
     if not headers.end_well(length):
         return None
-    return Found(names, np.concatenate(offsets), np.concatenate(sizes), first)
+    return BulkMembers(names, np.concatenate(offsets), np.concatenate(sizes), first)
 
 
-def checked(headers: Headers) -> Found | None:
+def checked(headers: BulkHeaders) -> BulkMembers | None:
     """Return the members that headers stand for, None if any of them is damaged or out of the ordinary."""
     blocks = headers.blocks
     raw = b"".join(blocks)
     after = headers.after
-    first = len(blocks[0]) - BLOCK - after  # of a header in its blocks
+    first = len(blocks[0]) - HEADER_BYTES - after  # of a header in its blocks
     lines = np.frombuffer(raw, np.uint8).reshape(len(blocks), -1)  # (headers, 512 or 1024, and what is after)
-    if first and (lines[:, _TIME:BLOCK].any() or says_something(b"".join(_texts(lines, _TIME)))):
+    if first and (lines[:, _TIME:HEADER_BYTES].any() or says_something(b"".join(_texts(lines, _TIME)))):
         return None
-    block = lines[:, first : first + BLOCK]  # (headers, 512)
+    block = lines[:, first : first + HEADER_BYTES]  # (headers, 512)
     digit = block[:, 148:154] - np.uint8(ord("0"))  # (headers, 6); above 7 where there is none
     counted = block.sum(1, np.uint32) - block[:, 148:156].sum(1, np.uint32) + 8 * ord(" ")
     is_whole = digit.max() < 8 and (counted == digit @ _OCTAL).all()
@@ -92,13 +101,15 @@ def checked(headers: Headers) -> Found | None:
     if len(names) != len(blocks):  # a zero within a name, where it ends
         return None
     room = size + 511 & -512
-    steps = np.cumsum(room + (3 * BLOCK if first else BLOCK))  # from the first header to the end of each member
+    steps = np.cumsum(
+        room + (3 * HEADER_BYTES if first else HEADER_BYTES)
+    )  # from the first header to the end of each member
     offset = headers.at - steps[-1] + steps - room
     data = [one[-after:] for one in blocks] if after else []
     if is_file.all():
-        return Found(names, offset, size, data)
+        return BulkMembers(names, offset, size, data)
     kept = is_file.tolist()
-    return Found(list(compress(names, kept)), offset[is_file], size[is_file], list(compress(data, kept)))
+    return BulkMembers(list(compress(names, kept)), offset[is_file], size[is_file], list(compress(data, kept)))
 
 
 def _texts(lines: NDArray[np.uint8], width: int) -> list[bytes]:
@@ -107,7 +118,7 @@ def _texts(lines: NDArray[np.uint8], width: int) -> list[bytes]:
     return texts
 
 
-class Headers:
+class BulkHeaders:
     """The headers of a tar in order, found by the sizes they declare; what else they say is not looked at.
 
     Attributes:
@@ -123,7 +134,7 @@ class Headers:
         self.blocks: list[bytes] = []
         self.sizes: list[int] = []
         self._pread = pread
-        first = pread(BLOCK, 0)
+        first = pread(HEADER_BYTES, 0)
         # What each header comes after; later also other spellings.
         self._pax: tuple[bytes, ...] = (first if self._is_time(first, 0) else b"",)
 
@@ -134,7 +145,7 @@ class Headers:
             self._follow(limit)
             if len(self.blocks) == limit or not self._pax[0] or len(self._pax) == MAX_SILENT:
                 break
-            block = self._pread(BLOCK, self.at)
+            block = self._pread(HEADER_BYTES, self.at)
             if block in self._pax or not self._is_time(block, self.at):
                 break
             self._pax += (block,)
@@ -142,14 +153,14 @@ class Headers:
 
     def end_well(self, length: int) -> bool:
         """Return whether a tar of this length ends where no header was found, and is not compressed."""
-        end = self._pread(2 * BLOCK, self.at) if self.at + 2 * BLOCK <= length else b""
+        end = self._pread(2 * HEADER_BYTES, self.at) if self.at + 2 * HEADER_BYTES <= length else b""
         return end == 2 * ZEROS and self._pread(len(GZIP_MAGIC), 0) != GZIP_MAGIC
 
     def _follow(self, limit: int) -> None:
         """Go from header to header, as long as there is one."""
         blocks, sizes, pax, at = self.blocks, self.sizes, self._pax, self.at
         skip = len(pax[0])
-        unit = 3 * BLOCK if skip else BLOCK
+        unit = 3 * HEADER_BYTES if skip else HEADER_BYTES
         end = unit + self.after
         number = slice(skip + 124, skip + 135)  # of a block, where the size is
         window, start, last, reach = b"", at, -1, _NEAR  # `last` is where a header may begin in the window
@@ -179,9 +190,9 @@ class Headers:
         """Return whether a block at a position is the header of a short PAX body for the next member alone, and intact."""
         try:
             _, size, kind = parse_header(block)
-            if kind != PAX or not 0 < size <= BLOCK:
+            if kind != PAX or not 0 < size <= HEADER_BYTES:
                 return False
-            pax_records(self._pread(size, at + BLOCK))
+            pax_records(self._pread(size, at + HEADER_BYTES))
         except HeaderError:
             return False
         return True

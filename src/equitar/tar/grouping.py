@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 import numpy as np
 
 from equitar.errors import ShardError
-from equitar.tar.bulk import Found
+from equitar.tar.bulk import BulkMembers
 from equitar.tar.headers import HeaderError, parse_header
 from equitar.tar.walk import Member
 
@@ -65,7 +65,7 @@ def regrouped(members: Iterable[Member]) -> list[Member]:
     return [member for row in rows.values() for member in row]
 
 
-class Rows:
+class SampleGrouper:
     """Samples as they are found, in plain lists."""
 
     def __init__(self, where: str) -> None:
@@ -109,7 +109,7 @@ class Rows:
                 self.contents[-1][field] = data
         self._last = key, dotted, here
 
-    def add_alike(self, found: Found) -> bool:
+    def add_alike(self, found: BulkMembers) -> bool:
         """Group all members at once if every sample has the same fields in the same order, and False if not."""
         names = found.names
         key, _ = (split_name(names[0]) if names else None) or ("", "")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from zlib import adler32
 
-BLOCK = 512
-ZEROS = bytes(BLOCK)
+HEADER_BYTES = 512
+ZEROS = bytes(HEADER_BYTES)
 REGULAR = frozenset({b"0", b"\0", b"7"})  # 7, contiguous, is an ordinary file on any system of today
 WITHOUT_DATA = frozenset({b"1", b"2", b"3", b"4", b"5", b"6"})  # links, devices, folders: a size there is no data
 PAX = b"x"
@@ -36,8 +36,8 @@ def parse_header(block: bytes) -> tuple[bytes, int, bytes]:
     Raises:
         HeaderError: If the block is short, its checksum is wrong, or a number cannot be read.
     """
-    if len(block) != BLOCK:
-        raise HeaderError(f"only {len(block)} of the {BLOCK} bytes of a header are left, {_shown(block)!r}")
+    if len(block) != HEADER_BYTES:
+        raise HeaderError(f"only {len(block)} of the {HEADER_BYTES} bytes of a header are left, {_shown(block)!r}")
     declared = size = 0
     try:  # numbers as nearly all writers write them, which `int` reads at once
         declared = int(block[148:154], 8)
@@ -118,7 +118,7 @@ def says_something(body: bytes) -> bool:
     return b"path=" in body or b"size=" in body or b"GNU.sparse" in body
 
 
-class Extended:
+class PaxState:
     """What extended headers say of the members after them.
 
     Attributes:

@@ -20,8 +20,8 @@ import numpy as np
 from equitar.errors import ShardError, SourceError
 from equitar.sources import Sample
 from equitar.storage.streams import GZIP_MAGIC
-from equitar.tar.bulk import Found, Headers, Pread, checked
-from equitar.tar.grouping import RESERVED, Rows, split_name
+from equitar.tar.bulk import BulkHeaders, BulkMembers, Pread, checked
+from equitar.tar.grouping import RESERVED, SampleGrouper, split_name
 from equitar.tar.walk import Member, walk
 from equitar.urls import local_path, shown
 
@@ -72,9 +72,11 @@ def _in_batches(file: int, size: int, url: str) -> Generator[Sample, None, int |
 
     if pread(len(GZIP_MAGIC), 0) == GZIP_MAGIC:
         return 0
-    headers = Headers(pread)
+    headers = BulkHeaders(pread)
     seen: set[str] = set()
-    held = Found([], np.zeros(0, np.int64), np.zeros(0, np.int64), [])  # of the last sample, which may not be complete
+    held = BulkMembers(
+        [], np.zeros(0, np.int64), np.zeros(0, np.int64), []
+    )  # of the last sample, which may not be complete
     while True:
         has_more = headers.found(_BATCH)
         found = checked(headers) if has_more else held if headers.end_well(size) else None
@@ -92,8 +94,8 @@ def _in_batches(file: int, size: int, url: str) -> Generator[Sample, None, int |
         held = _row(rows, last) if last >= 0 else held
 
 
-def _joined(first: Found, second: Found) -> Found:
-    return Found(
+def _joined(first: BulkMembers, second: BulkMembers) -> BulkMembers:
+    return BulkMembers(
         first.names + second.names,
         np.concatenate([first.offset, second.offset]),
         np.concatenate([first.size, second.size]),
@@ -101,9 +103,9 @@ def _joined(first: Found, second: Found) -> Found:
     )
 
 
-def _rows(found: Found, seen: set[str]) -> Rows | None:
+def _rows(found: BulkMembers, seen: set[str]) -> SampleGrouper | None:
     """Return the samples of a batch, None if any of them is for the walk to judge."""
-    rows = Rows("")
+    rows = SampleGrouper("")
     try:
         if not rows.add_alike(found):
             rows.add_all(map(Member, found.names, found.offset.tolist(), found.size.tolist()))
@@ -116,15 +118,15 @@ def _rows(found: Found, seen: set[str]) -> Rows | None:
     return None if is_odd else rows
 
 
-def _row(rows: Rows, row: int) -> Found:
+def _row(rows: SampleGrouper, row: int) -> BulkMembers:
     """Return the members of one sample again."""
     start = rows.starts[row]
     key, fields = list(rows.row_of)[row], list(rows.fields)
     names = [f"{key}.{fields[number]}" for number in rows.field[start:]]
-    return Found(names, np.array(rows.offset[start:], np.int64), np.array(rows.size[start:], np.int64), [])
+    return BulkMembers(names, np.array(rows.offset[start:], np.int64), np.array(rows.size[start:], np.int64), [])
 
 
-def _read(rows: Rows, count: int, pread: Pread, url: str) -> Iterator[Sample | None]:
+def _read(rows: SampleGrouper, count: int, pread: Pread, url: str) -> Iterator[Sample | None]:
     """Yield the first samples of a batch, and None where the file has become shorter."""
     names = [list(rows.fields)[number] for number in rows.field]
     offsets, sizes, ends = rows.offset, rows.size, [*rows.starts[1:], len(rows.field)]
@@ -148,7 +150,7 @@ def _read(rows: Rows, count: int, pread: Pread, url: str) -> Iterator[Sample | N
 def _walked(file: BinaryIO, size: int, url: str, given: int) -> Iterator[Sample]:
     """Yield the samples of a shard, whatever it is, after so many that were given."""
     where = shown(url)
-    rows = Rows(where)
+    rows = SampleGrouper(where)
     members = walk(file, size=size, where=where, want=lambda _: True)
     keys: list[str] = []
     try:
@@ -173,6 +175,6 @@ def _walked(file: BinaryIO, size: int, url: str, given: int) -> Iterator[Sample]
         yield _sample(rows, keys, len(keys) - 1, url)
 
 
-def _sample(rows: Rows, keys: list[str], row: int, url: str) -> Sample:
+def _sample(rows: SampleGrouper, keys: list[str], row: int, url: str) -> Sample:
     content, rows.contents[row] = rows.contents[row], {}
     return {"__key__": keys[row], "__url__": url, **content}

@@ -13,9 +13,9 @@ import numpy as np
 
 from equitar.arrays import Int64
 from equitar.errors import ShardError
-from equitar.tar.bulk import FIRST, Found, Pread, ordinary_members
-from equitar.tar.grouping import Rows, regrouped, wants_fields
-from equitar.tar.walk import Member, Walk, walk
+from equitar.tar.bulk import FIRST, BulkMembers, Pread, ordinary_members
+from equitar.tar.grouping import SampleGrouper, regrouped, wants_fields
+from equitar.tar.walk import Member, TarWalk, walk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +104,11 @@ def _with_contents(
     return replace(table, contents=contents)
 
 
-def member_table(members: Iterable[Member] | Found, where: str, *, regroup: bool = False) -> MemberTable:
+def member_table(members: Iterable[Member] | BulkMembers, where: str, *, regroup: bool = False) -> MemberTable:
     """Return the samples that members form: neighbours with equal keys are one sample.
 
     Args:
-        members: The members of one tar in its order: a `Walk`, or what `ordinary_members` found.
+        members: The members of one tar in its order: a `TarWalk`, or what `ordinary_members` found.
         where: What the shard is called in errors.
         regroup: Whether members of one sample may lie apart; they are joined where its first one is.
 
@@ -116,14 +116,14 @@ def member_table(members: Iterable[Member] | Found, where: str, *, regroup: bool
         ShardError: If a field comes twice in a sample, a key comes back after another, ``./a`` and ``a`` are both keys, a
             field has a name that webdataset keeps for itself, or the tar was cut within its last sample.
     """
-    rows = Rows(where)
-    if not isinstance(members, Found):
+    rows = SampleGrouper(where)
+    if not isinstance(members, BulkMembers):
         rows.add_all(regrouped(members) if regroup else members)
     elif not rows.add_alike(members):
         each = map(Member, members.names, members.offset.tolist(), members.size.tolist())
         rows.add_all(regrouped(each) if regroup else each)
     rows.check_names()
-    has_end_mark = members.has_end_mark if isinstance(members, Walk) else True
+    has_end_mark = members.has_end_mark if isinstance(members, TarWalk) else True
     if not has_end_mark and regroup:
         raise ShardError(f"{where} ends without an end mark, so members of any sample may have been cut; copy it again")
     if not has_end_mark:
@@ -135,7 +135,7 @@ def member_table(members: Iterable[Member] | Found, where: str, *, regroup: bool
         field=np.array(rows.field, np.int64),
         offset=np.array(rows.offset, np.int64),
         size=np.array(rows.size, np.int64),
-        sliceable=members.sliceable if isinstance(members, Walk) else True,
+        sliceable=members.sliceable if isinstance(members, TarWalk) else True,
         contents=rows.contents,
         notes=(*rows.notes(), *([] if has_end_mark else ["no end mark: the tar may have been cut"])),
     )

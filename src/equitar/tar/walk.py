@@ -18,16 +18,16 @@ from typing import BinaryIO, NamedTuple
 from equitar.errors import ShardError
 from equitar.storage.streams import _CHUNK, GZIP_MAGIC, Gunzip, StreamError
 from equitar.tar.headers import (
-    BLOCK,
     EXTENDED,
+    HEADER_BYTES,
     MAX_EXTENDED,
     MAX_SILENT,
     PAX,
     REGULAR,
     WITHOUT_DATA,
     ZEROS,
-    Extended,
     HeaderError,
+    PaxState,
     parse_header,
     says_something,
 )
@@ -35,7 +35,7 @@ from equitar.tar.headers import (
 WINDOW = 1 << 13  # holds the headers around one large member, and what is small between them
 
 
-class Forward:
+class ReadWindow:
     """Bytes of a file by position; positions may not fall.
 
     Args:
@@ -100,7 +100,7 @@ class Member(NamedTuple):
     data: bytes | None = None
 
 
-def walk(file: BinaryIO, *, size: int | None, where: str, want: Callable[[str], bool] | None = None) -> Walk:
+def walk(file: BinaryIO, *, size: int | None, where: str, want: Callable[[str], bool] | None = None) -> TarWalk:
     """Return the members of a tar in order, from its headers; data are skipped unless wanted.
 
     Args:
@@ -112,10 +112,10 @@ def walk(file: BinaryIO, *, size: int | None, where: str, want: Callable[[str], 
     Raises:
         ShardError: If the file is empty, here; if it is no tar, damaged or cut, while walking.
     """
-    return Walk(file, size=size, where=where, want=want)
+    return TarWalk(file, size=size, where=where, want=want)
 
 
-class Walk(Iterator[Member]):
+class TarWalk(Iterator[Member]):
     """The members of one tar, in order; see `walk`.
 
     Attributes:
@@ -137,14 +137,14 @@ class Walk(Iterator[Member]):
         self._at = 0  # of the header at hand, for errors
         self._length: int | None = None  # of the tar in bytes, where known
         if not self.sliceable:
-            self._bytes = Forward(Gunzip(file, first).read, None, b"")
+            self._bytes = ReadWindow(Gunzip(file, first).read, None, b"")
         elif file.seekable():
             self._length = file.seek(0, 2) if size is None else size
             file.seek(len(first))
-            self._bytes = Forward(file.read, file.seek, first)
+            self._bytes = ReadWindow(file.read, file.seek, first)
         else:
             self._length = size
-            self._bytes = Forward(file.read, None, first)
+            self._bytes = ReadWindow(file.read, None, first)
         self._members = self._located()
 
     def __iter__(self) -> Iterator[Member]:  # noqa: PYI034  (the generator itself: a call less for each member)
@@ -165,25 +165,25 @@ class Walk(Iterator[Member]):
 
     def _walk(self) -> Iterator[Member]:
         take, want, length = self._bytes.take, self._want, self._length
-        extended = Extended()
+        extended = PaxState()
         # PAX headers as some writers put one before each member, only for its time: few spellings, often the same.
         silent: tuple[bytes, ...] = ()
         at = 0
         while True:
             self._at = at
-            block = take(at, 3 * BLOCK)
-            is_waiting = block.startswith(silent) and not says_something(block[BLOCK : 2 * BLOCK])
+            block = take(at, 3 * HEADER_BYTES)
+            is_waiting = block.startswith(silent) and not says_something(block[HEADER_BYTES : 2 * HEADER_BYTES])
             if is_waiting:
-                self._at = at = at + 2 * BLOCK
-                block = block[2 * BLOCK :]
+                self._at = at = at + 2 * HEADER_BYTES
+                block = block[2 * HEADER_BYTES :]
             else:
-                block = block[:BLOCK]
+                block = block[:HEADER_BYTES]
             if block == ZEROS or not block:
                 break
             raw_name, size, kind = parse_header(block)
-            begin = at + BLOCK
+            begin = at + HEADER_BYTES
             if kind in EXTENDED:
-                if kind == PAX and 0 < size <= BLOCK and len(silent) < MAX_SILENT:
+                if kind == PAX and 0 < size <= HEADER_BYTES and len(silent) < MAX_SILENT:
                     silent += (block,)
                 extended.add(kind, self._body(begin, size), after_time=is_waiting)
                 at = begin + (size + 511 & -512)
@@ -209,7 +209,7 @@ class Walk(Iterator[Member]):
         body = self._bytes.take(begin, padded)
         if len(body) < padded:
             raise HeaderError(f"an extended header declares {size} bytes but {len(body)} are left with their padding")
-        if size % BLOCK and body[size] and body[size - 1]:
+        if size % HEADER_BYTES and body[size] and body[size - 1]:
             raise HeaderError(
                 f"an extended header declares {size} bytes but its text goes on with {body[size : size + 40]!r}"
             )
@@ -230,7 +230,7 @@ class Walk(Iterator[Member]):
             raise HeaderError("the tar ends after an extended header whose member is missing")
         if not block and self._length is not None and at < self._length:
             raise HeaderError(f"the file ends here but its size was said to be {self._length}")
-        after = self._bytes.take(at + BLOCK, BLOCK) if block else b""
+        after = self._bytes.take(at + HEADER_BYTES, HEADER_BYTES) if block else b""
         if after and after != ZEROS:
             found = after[:40].rstrip(b"\0")
             raise HeaderError(

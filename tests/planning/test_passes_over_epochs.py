@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from equitar.errors import PlanError
-from equitar.planning.passes import Place, Walk
+from equitar.planning.passes import PassPosition, PassStart
 from equitar.planning.plan import Plan
 from equitar.planning.recipes import Debiased, debiased_plan, mixed_plan
 from equitar.planning.repeat_factors import ONE
@@ -24,11 +24,11 @@ from helpers.strategies import Case, Item, Kind, Stock, drawn, legal_cases, made
 
 EPOCHS = st.integers(0, 5)
 KINDS_OF_PLAN: SearchStrategy[Kind] = st.sampled_from(["debiased", "mixed"])
-START = Walk()
+START = PassStart()
 Sample = tuple[str, int, int]
 
 
-def plan_of(case: Case, epoch: int = 0, *, walk: Walk = START, max_passes: float | None = None) -> Plan:
+def plan_of(case: Case, epoch: int = 0, *, walk: PassStart = START, max_passes: float | None = None) -> Plan:
     supplies, shape = [stock.supply() for stock in case.stocks], replace(case.shape(epoch), walk=walk)
     if case.kind == "mixed":
         assert not isinstance(case.weights, Sequence)
@@ -39,8 +39,8 @@ def plan_of(case: Case, epoch: int = 0, *, walk: Walk = START, max_passes: float
         weights=case.weights,
         steps=case.steps,
         max_passes=max_passes,
-        agree=case.agree,
-        short=case.short,
+        same_source_across=case.same_source_across,
+        small_sources=case.small_sources,
     )
 
 
@@ -55,15 +55,15 @@ def samples_of(plan: Plan, name: str, first: int = 0, last: int | None = None) -
     ]
 
 
-def ended(case: Case, epoch: int, *, walk: Walk = START) -> Walk:
+def ended(case: Case, epoch: int, *, walk: PassStart = START) -> PassStart:
     """Return the walk of a run that goes on after an epoch, as a state of its end tells."""
     plan = plan_of(case, epoch, walk=walk)
-    return Walk(epoch=epoch + 1, places=plan.places_at(plan.num_steps))
+    return PassStart(epoch=epoch + 1, places=plan.places_at(plan.num_steps))
 
 
-def started(case: Case, epoch: int) -> Walk:
+def started(case: Case, epoch: int) -> PassStart:
     """Return the walk of a run that goes on at the start of an epoch."""
-    return Walk(epoch=epoch, places=plan_of(case, epoch).places_at(0))
+    return PassStart(epoch=epoch, places=plan_of(case, epoch).places_at(0))
 
 
 @st.composite
@@ -123,7 +123,7 @@ def test_names_of_plans_tell_walks_apart() -> None:
 # ---- going on with other numbers ----------------------------------------------------------------------------------------
 
 
-def pass_of(plan: Plan, name: str, step: int) -> Place:
+def pass_of(plan: Plan, name: str, step: int) -> PassPosition:
     (place,) = [one for one in plan.places_at(step) if one.source == name]
     return place
 
@@ -259,7 +259,7 @@ def test_a_run_changed_again_and_again_gives_no_sample_twice_within_a_pass(case:
         for step, batch in enumerate(steps_of(plan)):
             for item in batch:
                 seen.setdefault((item.name, pass_of(plan, item.name, step + 1).pass_number), []).append(item.sample)
-        walk, epoch = Walk(epoch=epoch + 1, places=plan.places_at(plan.num_steps)), epoch + 1
+        walk, epoch = PassStart(epoch=epoch + 1, places=plan.places_at(plan.num_steps)), epoch + 1
     assert all(len(set(samples)) == len(samples) for samples in seen.values())
 
 
@@ -269,7 +269,7 @@ def test_a_run_changed_again_and_again_gives_no_sample_twice_within_a_pass(case:
 @drawn(20)
 @given(KINDS_OF_PLAN.flatmap(walking_cases), EPOCHS)
 def test_fresh_epochs_each_begin_a_pass_and_give_no_sample_twice(case: Case, epoch: int) -> None:
-    plans = [plan_of(case, one, walk=Walk(fresh=True)) for one in (epoch, epoch + 1)]
+    plans = [plan_of(case, one, walk=PassStart(restart_each_epoch=True)) for one in (epoch, epoch + 1)]
     for stock in case.stocks:
         if case.quota()[stock.name] <= case.in_pass(stock):
             first, second = (samples_of(plan, stock.name) for plan in plans)
@@ -281,7 +281,7 @@ def test_fresh_epochs_each_begin_a_pass_and_give_no_sample_twice(case: Case, epo
 @drawn(20)
 @given(walking_cases(), EPOCHS)
 def test_fresh_epochs_have_the_steps_and_sources_of_others(case: Case, epoch: int) -> None:
-    fresh, usual = plan_of(case, epoch, walk=Walk(fresh=True)), plan_of(case, epoch)
+    fresh, usual = plan_of(case, epoch, walk=PassStart(restart_each_epoch=True)), plan_of(case, epoch)
     assert [batch[0].name for batch in steps_of(fresh)] == [batch[0].name for batch in steps_of(usual)]
 
 
@@ -436,7 +436,7 @@ def test_drawn_quotas_differ_from_epoch_to_epoch_and_each_is_drawn_again_the_sam
 
 def test_places_outlive_epochs_in_which_sources_are_drawn() -> None:
     kept = ended(evenly(weights={"large": 1, "small": 0}, steps=20), 0)
-    assert Place("large", 0, 40, 100) in kept.places
+    assert PassPosition("large", 0, 40, 100) in kept.places
     assert plan_of(evenly(weights=ZeroVL()), 1, walk=kept).shape.walk.places == kept.places
 
 
@@ -472,32 +472,38 @@ def test_by_size_repeats_do_change_a_share() -> None:
 # ---- hold ---------------------------------------------------------------------------------------------------------------
 
 
-def held_plan(case: Case, hold: int, *, epoch: int = 0, world_size: int | None = None, walk: Walk = START) -> Plan:
+def held_plan(
+    case: Case, accumulation_steps: int, *, epoch: int = 0, world_size: int | None = None, walk: PassStart = START
+) -> Plan:
     shape = replace(case.shape(epoch), walk=walk)
     recipe = Debiased(
         weights=case.weights,
-        steps=None if case.steps is None else case.steps * hold,
+        steps=None if case.steps is None else case.steps * accumulation_steps,
         max_passes=None,
-        fresh=False,
-        agree=case.agree,
-        short=case.short,
-        hold=hold,
+        restart_each_epoch=False,
+        same_source_across=case.same_source_across,
+        small_sources=case.small_sources,
+        accumulation_steps=accumulation_steps,
     )
     return recipe.plan([stock.supply() for stock in case.stocks], shape)
 
 
 @st.composite
 def held_cases(draw: st.DrawFn) -> tuple[Case, int]:
-    hold = draw(st.integers(2, 4))
+    accumulation_steps = draw(st.integers(2, 4))
     case = draw(legal_cases("debiased", kinds=["once", "halves", "long tail"]))
-    found = made_legal(replace(case, batch_size=case.batch_size * hold, weights=None, steps=None))
-    assume(found is not None and found.batch_size >= hold)
+    found = made_legal(replace(case, batch_size=case.batch_size * accumulation_steps, weights=None, steps=None))
+    assume(found is not None and found.batch_size >= accumulation_steps)
     assert found is not None
-    return replace(found, batch_size=found.batch_size // hold), hold
+    return replace(found, batch_size=found.batch_size // accumulation_steps), accumulation_steps
 
 
-def group_of(plan: Plan, group: int, hold: int) -> list[Item]:
-    return [item for step in range(group * hold, (group + 1) * hold) for item in read(plan, step, 0, plan.global_batch)]
+def group_of(plan: Plan, group: int, accumulation_steps: int) -> list[Item]:
+    return [
+        item
+        for step in range(group * accumulation_steps, (group + 1) * accumulation_steps)
+        for item in read(plan, step, 0, plan.global_batch)
+    ]
 
 
 @drawn(20)
@@ -505,20 +511,23 @@ def group_of(plan: Plan, group: int, hold: int) -> list[Item]:
 def test_a_held_source_stays_for_its_steps_and_no_sample_comes_twice_within_them(
     held: tuple[Case, int], epoch: int
 ) -> None:
-    case, hold = held
+    case, accumulation_steps = held
     try:
-        plan = held_plan(case, hold, epoch=epoch)
+        plan = held_plan(case, accumulation_steps, epoch=epoch)
     except PlanError:  # legal with a larger held batch, and with this smaller one only by a hair not
         assume(False)
         raise
-    assert plan.num_steps % hold == 0
-    for group in range(plan.num_steps // hold):
-        items = group_of(plan, group, hold)
+    assert plan.num_steps % accumulation_steps == 0
+    for group in range(plan.num_steps // accumulation_steps):
+        items = group_of(plan, group, accumulation_steps)
         assert len({item.name for item in items}) == 1
-        assert len({item.sample for item in items}) == len(items) == hold * case.global_batch
+        assert len({item.sample for item in items}) == len(items) == accumulation_steps * case.global_batch
     sources = plan.sources(0)
     assert sources is not None
-    assert all(len(set(sources[at : at + hold].tolist())) == 1 for at in range(0, plan.num_steps, hold))
+    assert all(
+        len(set(sources[at : at + accumulation_steps].tolist())) == 1
+        for at in range(0, plan.num_steps, accumulation_steps)
+    )
 
 
 @drawn(20)
@@ -526,15 +535,15 @@ def test_a_held_source_stays_for_its_steps_and_no_sample_comes_twice_within_them
 def test_a_held_step_has_the_same_samples_for_any_ranks_that_share_it(
     held: tuple[Case, int], epoch: int, number: int
 ) -> None:
-    case, hold = held
+    case, accumulation_steps = held
     divisors = [one for one in range(1, case.global_batch + 1) if case.global_batch % one == 0]
     world_size = divisors[number % len(divisors)]
     try:
-        plan = held_plan(case, hold, epoch=epoch)
+        plan = held_plan(case, accumulation_steps, epoch=epoch)
     except PlanError:
         assume(False)
         raise
-    for step in range(min(plan.num_steps, 3 * hold)):
+    for step in range(min(plan.num_steps, 3 * accumulation_steps)):
         whole = read(plan, step, 0, plan.global_batch)
         ranks = [read(plan, step, *plan.share(step, rank, world_size)) for rank in range(world_size)]
         assert [item for batch in ranks for item in batch] == whole
@@ -544,15 +553,17 @@ def test_a_held_step_has_the_same_samples_for_any_ranks_that_share_it(
 @drawn(10)
 @given(held_cases(), EPOCHS)
 def test_substitutes_of_held_steps_are_not_in_their_held_batch(held: tuple[Case, int], epoch: int) -> None:
-    case, hold = held
+    case, accumulation_steps = held
     try:
-        plan = held_plan(case, hold, epoch=epoch)
+        plan = held_plan(case, accumulation_steps, epoch=epoch)
     except PlanError:
         assume(False)
         raise
-    items = {item.sample[1:] for item in group_of(plan, 0, hold)}
+    items = {item.sample[1:] for item in group_of(plan, 0, accumulation_steps)}
     stand_ins = [
-        next(plan.substitutes(step, slot), None) for step in range(hold) for slot in range(min(4, plan.global_batch))
+        next(plan.substitutes(step, slot), None)
+        for step in range(accumulation_steps)
+        for slot in range(min(4, plan.global_batch))
     ]
     given_ones = [one for one in stand_ins if one is not None]
     assert len(set(given_ones)) == len(given_ones)
@@ -561,8 +572,16 @@ def test_substitutes_of_held_steps_are_not_in_their_held_batch(held: tuple[Case,
 
 @pytest.mark.parametrize(("steps", "weights"), [(7, None), (8, [(0, None), (3, None)])])
 def test_steps_that_do_not_fill_the_hold_are_named(steps: int, weights: Any) -> None:
-    recipe = Debiased(weights=weights, steps=steps, max_passes=None, fresh=False, agree="world", short="error", hold=2)
-    with pytest.raises(PlanError, match="must be a multiple of `hold`, 2; got"):
+    recipe = Debiased(
+        weights=weights,
+        steps=steps,
+        max_passes=None,
+        restart_each_epoch=False,
+        same_source_across="world",
+        small_sources="error",
+        accumulation_steps=2,
+    )
+    with pytest.raises(PlanError, match="must be a multiple of `accumulation_steps`, 2; got"):
         recipe.plan([stock.supply() for stock in SMALL_AND_LARGE], evenly().shape(0))
 
 
