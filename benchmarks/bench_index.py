@@ -7,7 +7,7 @@ page cache. Nothing is decoded.
     wds                webdataset.tarfile_to_samples
     index              equitar.index with labels="cls", one process: sidecars and summary are written
     index, no labels   the same without labels
-    tar_samples        equitar.tar_samples: all samples are read, by a walk of the headers
+    tar_samples        equitar.stages.tar_samples: all samples are read, by a walk of the headers
     check              equitar.check: the sidecars are compared with the shards
 
     python benchmarks/bench_index.py [--out FOLDER] [--samples N] [--rounds N] [--tiny]
@@ -42,7 +42,7 @@ def contenders(found: Corpus) -> dict[str, Callable[[], int]]:
     return {
         "wds": lambda: sum(1 for _ in wds.DataPipeline(wds.SimpleShardList(found.urls), wds.tarfile_to_samples())),
         "index": lambda: indexed("cls"),
-        "tar_samples": lambda: sum(1 for _ in equitar.tar_samples()(found.urls)),
+        "tar_samples": lambda: sum(1 for _ in equitar.stages.tar_samples()(found.urls)),
         "check": checked,
         "index, no labels": lambda: indexed(None),
     }

@@ -26,15 +26,18 @@ def core(folder: Path) -> dict[str, Any]:
         "debiased": [flat(equitar.Loader(debiased, num_workers=workers)) for workers in (0, 2)],
         "tuples": [list(one) for one in debiased.to_tuple("__key__", "label")],
         "mixed": [flat(equitar.Loader(mixed, num_workers=workers)) for workers in (0, 2)],
-        "slices": [one["__key__"] for one in wds.DataPipeline(equitar.slices(mixed), equitar.read(), wds.decode())],
+        "slices": [
+            one["__key__"]
+            for one in wds.DataPipeline(equitar.stages.slices(mixed), equitar.stages.read(), wds.decode())
+        ],
         "repeats": flat(
             wds.DataPipeline(
                 shards,
                 wds.split_by_worker,
                 wds.tarfile_to_samples(),
-                equitar.repeats(sources, repeat=0.4),
-                equitar.shuffled(20),
-                equitar.batched_by_source(5, sources=sources),
+                equitar.stages.repeats(sources, repeat=0.4),
+                equitar.stages.shuffled(20),
+                equitar.stages.batched_by_source(5, sources=sources),
             )
         ),
         "refused": [_refused(debiased, name) for name in ("shuffle", "batched", "with_epoch", "repeat", "slice")],

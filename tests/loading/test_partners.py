@@ -31,7 +31,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[equitar.Source]:
 
 
 def debiased(sources: list[equitar.Source], **arguments: Any) -> equitar.Batches:
-    collate_fn = equitar.with_partners(3, together, collate_fn=list)
+    collate_fn = equitar.stages.with_partners(3, together, collate_fn=list)
     return equitar.debiased(sources, **{"batch_size": 8, "collate_fn": collate_fn, **arguments})
 
 
@@ -83,7 +83,7 @@ def test_another_epoch_or_seed_has_other_partners(sources: list[equitar.Source])
     loader = equitar.Loader(debiased(sources))
     first, second = list(loader), list(loader)
     assert first != second
-    reseeded = debiased(sources, collate_fn=equitar.with_partners(3, together, collate_fn=list, seed=1))
+    reseeded = debiased(sources, collate_fn=equitar.stages.with_partners(3, together, collate_fn=list, seed=1))
     other = list(reseeded)
     assert [[key for key, *_ in batch] for batch in other] == [[key for key, *_ in batch] for batch in first]
     assert other != first
@@ -102,14 +102,14 @@ def test_with_repeats_all_appear_so_many_times_more_often(sources: list[equitar.
 def test_a_batch_without_enough_others_is_an_error() -> None:
     samples = [{"__key__": str(number)} for number in range(3)]
     with pytest.raises(StageError, match="must have more samples than partners; got 3 for 3"):
-        equitar.with_partners(3, together)(samples)
+        equitar.stages.with_partners(3, together)(samples)
     with pytest.raises(StageError, match="must have `__key__`"):
-        equitar.with_partners(1, together)([{"txt": "a"}, {"txt": "b"}])
+        equitar.stages.with_partners(1, together)([{"txt": "a"}, {"txt": "b"}])
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, True])
 def test_a_count_or_seed_that_is_none_is_refused_before_a_batch_comes(count: Any) -> None:
     with pytest.raises(PlanError, match=f"`count` must be an integer >= 0; got {count}"):
-        equitar.with_partners(count, together)
+        equitar.stages.with_partners(count, together)
     with pytest.raises(PlanError, match=f"`seed` must be an integer >= 0; got {count}"):
-        equitar.with_partners(1, together, seed=count)
+        equitar.stages.with_partners(1, together, seed=count)

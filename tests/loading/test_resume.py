@@ -375,27 +375,3 @@ def test_a_rank_without_a_world_size_is_named(sources: list[Source]) -> None:
 def test_a_loader_refuses_batches_out_of_order(sources: list[Source]) -> None:
     with pytest.raises(ValueError, match="`in_order` must be True"):
         equitar.Loader(debiased(sources), num_workers=2, in_order=False)
-
-
-def test_check_order_passes_what_is_in_turn(sources: list[Source]) -> None:
-    batches = debiased(sources)
-    assert list(equitar.check_order(batches.copied())) == list(batches)
-
-
-def test_check_order_goes_on_from_a_step(sources: list[Source]) -> None:
-    loader = resumed(debiased(sources), stopped(debiased(sources), 5))
-    assert len(list(equitar.check_order(loader, first_step=5))) == 12
-
-
-def test_check_order_raises_on_the_first_batch_out_of_turn(sources: list[Source]) -> None:
-    given = list(debiased(sources))
-    given[3], given[4] = given[4], given[3]
-    checked = equitar.check_order(given)
-    assert len(list(islice(checked, 3))) == 3
-    with pytest.raises(PlanError, match=r"step 4 came when step 3 was due; use `in_order=True`"):
-        next(checked)
-
-
-def test_check_order_needs_steps(sources: list[Source]) -> None:
-    with pytest.raises(PlanError, match="needs batches with '__step__'; got list at step 0"):
-        next(equitar.check_order(debiased(sources, collate_fn=list)))

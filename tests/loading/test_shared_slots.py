@@ -121,7 +121,7 @@ def test_views_last_until_the_next_batch_but_one_is_asked_for(tmp_path: Path) ->
         found.append(plain(before))
         before = batch
     assert [*found, plain(before)] == expected
-    assert loader.report()["piped"] == 0
+    assert loader.counters()["piped"] == 0
 
 
 def large(samples: list[Any]) -> Any:
@@ -133,7 +133,7 @@ def test_a_batch_that_does_not_fit_takes_the_pipe_and_is_counted(tmp_path: Path)
     stream = equitar.debiased([source], batch_size=1, shuffle=0, collate_fn=large, rank=0, world_size=1)
     loader = equitar.Loader(stream, num_workers=1)
     assert sorted(len(batch["x"]) for batch in loader) == [1, 1, 1, SLOT_BYTES // 4 + 1]
-    assert loader.report()["piped"] == 1
+    assert loader.counters()["piped"] == 1
 
 
 class Slow:

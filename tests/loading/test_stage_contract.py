@@ -35,7 +35,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Source]:
 
 
 def _planned(sources: list[Source]) -> list[Slice]:
-    return list(equitar.slices(equitar.debiased(sources, batch_size=4))())
+    return list(equitar.stages.slices(equitar.debiased(sources, batch_size=4))())
 
 
 def _samples(sources: list[Source]) -> list[Any]:
@@ -53,11 +53,13 @@ def _key_and_copy(sample: Any) -> Any:
 
 
 CASES: dict[str, Callable[[list[Source]], Case]] = {
-    "read": lambda sources: Case(equitar.read(), partial(_planned, sources), 1, _key),
-    "repeats": lambda sources: Case(equitar.repeats(sources, repeat=0.5), partial(_samples, sources), 1, _key_and_copy),
-    "shuffled": lambda sources: Case(equitar.shuffled(8), partial(_samples, sources), 8, _key),
+    "read": lambda sources: Case(equitar.stages.read(), partial(_planned, sources), 1, _key),
+    "repeats": lambda sources: Case(
+        equitar.stages.repeats(sources, repeat=0.5), partial(_samples, sources), 1, _key_and_copy
+    ),
+    "shuffled": lambda sources: Case(equitar.stages.shuffled(8), partial(_samples, sources), 8, _key),
     "batched_by_source": lambda sources: Case(
-        equitar.batched_by_source(4, sources=sources), partial(_samples, sources), 4, _key
+        equitar.stages.batched_by_source(4, sources=sources), partial(_samples, sources), 4, _key
     ),
 }
 
@@ -74,7 +76,7 @@ def _keys_of_slices(stage: Callable[[], Any]) -> list[tuple[str, int, int, int]]
 
 @pytest.mark.parametrize("takes_first", [0, 1, 36])
 def test_slices_pickle_before_in_and_after_a_pass(takes_first: int, sources: list[Source]) -> None:
-    stage = equitar.slices(equitar.debiased(sources, batch_size=4))
+    stage = equitar.stages.slices(equitar.debiased(sources, batch_size=4))
     stream = iter(stage())
     for _ in range(takes_first):
         next(stream)
@@ -82,18 +84,18 @@ def test_slices_pickle_before_in_and_after_a_pass(takes_first: int, sources: lis
 
 
 def test_slices_give_the_same_when_called_again(sources: list[Source]) -> None:
-    stage = equitar.slices(equitar.debiased(sources, batch_size=4))
+    stage = equitar.stages.slices(equitar.debiased(sources, batch_size=4))
     assert _keys_of_slices(stage) == _keys_of_slices(stage)
 
 
 def test_slices_open_no_tar(tmp_path: Path) -> None:
     source = indexed(Source("a", write_tars(tmp_path, "a", [8])))
     (tmp_path / "a" / "000.tar").unlink()
-    assert len(_keys_of_slices(equitar.slices(equitar.debiased([source], batch_size=4)))) == 8
+    assert len(_keys_of_slices(equitar.stages.slices(equitar.debiased([source], batch_size=4)))) == 8
 
 
 def test_a_stage_travels_by_pickle_whatever_it_has_opened(sources: list[Source]) -> None:
     planned = _planned(sources)
-    list(equitar.read()(planned))  # opens shards
+    list(equitar.stages.read()(planned))  # opens shards
     again = pickle.loads(pickle.dumps(planned))
-    assert [_key(one) for one in equitar.read()(again)] == [_key(one) for one in equitar.read()(planned)]
+    assert [_key(one) for one in equitar.stages.read()(again)] == [_key(one) for one in equitar.stages.read()(planned)]

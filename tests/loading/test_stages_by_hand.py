@@ -60,12 +60,12 @@ def copies_of(samples: Iterable[Sample]) -> Counter[str]:
 
 def test_slices_and_read_give_the_samples_of_the_plan_in_its_order(sources: list[Source]) -> None:
     batches = equitar.debiased(sources, batch_size=4)
-    by_hand = wds.DataPipeline(equitar.slices(batches), equitar.read())
+    by_hand = wds.DataPipeline(equitar.stages.slices(batches), equitar.stages.read())
     assert [sample["__key__"] for sample in by_hand] == flat(batches)
 
 
 def test_read_gives_the_bytes_that_webdataset_reads(sources: list[Source]) -> None:
-    by_hand = wds.DataPipeline(equitar.slices(equitar.exact(sources, batch_size=4)), equitar.read())
+    by_hand = wds.DataPipeline(equitar.stages.slices(equitar.exact(sources, batch_size=4)), equitar.stages.read())
     ours = [{name: sample[name] for name in ("__key__", "__url__", "txt", "cls")} for sample in by_hand]
     theirs = wds.DataPipeline(*by_webdataset(*sources))
     assert ours == [{name: sample[name] for name in ("__key__", "__url__", "txt", "cls")} for sample in theirs]
@@ -73,19 +73,23 @@ def test_read_gives_the_bytes_that_webdataset_reads(sources: list[Source]) -> No
 
 def test_a_pipeline_by_hand_gives_the_batches_of_the_builder(sources: list[Source]) -> None:
     batches = equitar.debiased(sources, batch_size=4)
-    by_hand = wds.DataPipeline(equitar.slices(batches), equitar.read(), equitar.batched_by_source(4))
+    by_hand = wds.DataPipeline(
+        equitar.stages.slices(batches), equitar.stages.read(), equitar.stages.batched_by_source(4)
+    )
     assert keys_of_batches(by_hand) == keys_of_batches(batches)
 
 
 def test_stages_of_webdataset_go_between_ours(sources: list[Source]) -> None:
     batches = equitar.debiased(sources, batch_size=4)
-    by_hand = wds.DataPipeline(equitar.slices(batches), equitar.read(), wds.decode(), equitar.batched_by_source(4))
+    by_hand = wds.DataPipeline(
+        equitar.stages.slices(batches), equitar.stages.read(), wds.decode(), equitar.stages.batched_by_source(4)
+    )
     assert {type(label) for batch in by_hand for label in batch["cls"]} == {int}
 
 
 def test_set_epoch_of_the_batches_counts_for_slices(sources: list[Source]) -> None:
     batches = equitar.debiased(sources, batch_size=4)
-    by_hand = wds.DataPipeline(equitar.slices(batches), equitar.read())
+    by_hand = wds.DataPipeline(equitar.stages.slices(batches), equitar.stages.read())
     batches.set_epoch(3)
     third = [sample["__key__"] for sample in by_hand]
     batches.set_epoch(3)
@@ -94,21 +98,23 @@ def test_set_epoch_of_the_batches_counts_for_slices(sources: list[Source]) -> No
 
 def test_slices_give_each_rank_its_own_part(sources: list[Source]) -> None:
     batches = equitar.debiased(sources, batch_size=4)
-    keys = [one.row for rank in range(2) for one in equitar.slices(as_rank(batches, rank, 2))()]
+    keys = [one.row for rank in range(2) for one in equitar.stages.slices(as_rank(batches, rank, 2))()]
     assert len(keys) == 2 * len(flat(as_rank(batches, 0, 2)))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_slices_are_dealt_to_the_workers_of_a_data_loader(num_workers: int, sources: list[Source]) -> None:
     batches = equitar.debiased(sources, batch_size=4, plan_workers=2)
-    by_hand = wds.DataPipeline(equitar.slices(batches), equitar.read(), equitar.batched_by_source(4))
+    by_hand = wds.DataPipeline(
+        equitar.stages.slices(batches), equitar.stages.read(), equitar.stages.batched_by_source(4)
+    )
     loader = DataLoader(by_hand, batch_size=None, num_workers=num_workers)
     assert sorted(flat(loader)) == sorted(flat(batches))
 
 
 def test_read_names_what_it_cannot_read() -> None:
     with pytest.raises(StageError, match="`read` takes what `slices` gives; got 'a path'"):
-        list(equitar.read()(["a path"]))  # type: ignore[list-item]
+        list(equitar.stages.read()(["a path"]))  # type: ignore[list-item]
 
 
 # ---- repeats ------------------------------------------------------------------------------------------------------------
@@ -118,7 +124,7 @@ def test_read_names_what_it_cannot_read() -> None:
 def test_repeats_give_the_copies_that_mixed_gives(epoch: int, sources: list[Source]) -> None:
     mixed = equitar.mixed(sources, repeat=0.5, seed=5)
     mixed.set_epoch(epoch)
-    stage = equitar.repeats(sources, repeat=0.5, seed=5)
+    stage = equitar.stages.repeats(sources, repeat=0.5, seed=5)
     stage.set_epoch(epoch)
     ours, by_hand = copies_of(mixed), copies_of(wds.DataPipeline(*by_webdataset(*sources), stage))
     # `mixed` rounds the sum of the factors of a source down, a pass has that many copies or one more.
@@ -127,18 +133,18 @@ def test_repeats_give_the_copies_that_mixed_gives(epoch: int, sources: list[Sour
 
 
 def test_repeats_give_some_sample_more_than_once(sources: list[Source]) -> None:
-    copies = copies_of(wds.DataPipeline(*by_webdataset(*sources), equitar.repeats(sources, repeat=0.5)))
+    copies = copies_of(wds.DataPipeline(*by_webdataset(*sources), equitar.stages.repeats(sources, repeat=0.5)))
     assert copies["a-0000"] > 1  # alone in its class
 
 
 def test_repeats_of_the_workers_of_a_data_loader_add_up(sources: list[Source]) -> None:
-    pipeline = wds.DataPipeline(*by_webdataset(*sources), equitar.repeats(sources, repeat=0.5))
+    pipeline = wds.DataPipeline(*by_webdataset(*sources), equitar.stages.repeats(sources, repeat=0.5))
     assert copies_of(DataLoader(pipeline, batch_size=None, num_workers=2)) == copies_of(pipeline)
 
 
 def test_repeats_serve_shards_that_come_through_a_pipe(sources: list[Source]) -> None:
     pipes = [f"pipe:cat {path}" for path in paths_of(*sources)]
-    stage = equitar.repeats(sources, repeat=0.5)
+    stage = equitar.stages.repeats(sources, repeat=0.5)
     piped = wds.DataPipeline(wds.SimpleShardList(pipes), wds.tarfile_to_samples(), stage)
     assert copies_of(piped) == copies_of(wds.DataPipeline(*by_webdataset(*sources), stage))
 
@@ -150,18 +156,18 @@ def test_copies_are_dicts_of_their_own_as_stages_edit_in_place(sources: list[Sou
             sample["mark"] = True
             yield sample
 
-    pipeline = wds.DataPipeline(*by_webdataset(*sources), equitar.repeats(sources, repeat=0.5), marks_in_place)
+    pipeline = wds.DataPipeline(*by_webdataset(*sources), equitar.stages.repeats(sources, repeat=0.5), marks_in_place)
     assert copies_of(pipeline)["a-0000"] > 1
 
 
 def test_repeats_behind_a_stage_that_drops_the_url_say_which_order_to_use(sources: list[Source]) -> None:
     pipeline = wds.DataPipeline(*by_webdataset(*sources), wds.map(lambda sample: {"txt": sample["txt"]}))
     with pytest.raises(StageError, match=r"`repeats` needs '__url__' in every sample.*put `repeats` before"):
-        list(equitar.repeats(sources, repeat=0.5)(pipeline))
+        list(equitar.stages.repeats(sources, repeat=0.5)(pipeline))
 
 
 def test_repeats_name_a_shard_of_no_source(sources: list[Source]) -> None:
-    pipeline = wds.DataPipeline(*by_webdataset(sources[1]), equitar.repeats(sources[:1], repeat=0.5))
+    pipeline = wds.DataPipeline(*by_webdataset(sources[1]), equitar.stages.repeats(sources[:1], repeat=0.5))
     with pytest.raises(StageError, match=r"knows the shards of a, but a sample comes from .*b/000\.tar"):
         list(pipeline)
 
@@ -169,37 +175,37 @@ def test_repeats_name_a_shard_of_no_source(sources: list[Source]) -> None:
 def test_repeats_name_a_key_that_the_sidecar_does_not_have(sources: list[Source]) -> None:
     sample = {"__key__": "a-9999", "__url__": paths_of(sources[0])[0]}
     with pytest.raises(StageError, match=r"finds no key 'a-9999' in the sidecar of .*run `equitar index` again"):
-        list(equitar.repeats(sources, repeat=0.5)([sample]))
+        list(equitar.stages.repeats(sources, repeat=0.5)([sample]))
 
 
 # ---- shuffled -----------------------------------------------------------------------------------------------------------
 
 
 def test_shuffled_gives_every_sample_once_in_another_order(sources: list[Source]) -> None:
-    keys = [sample["__key__"] for sample in wds.DataPipeline(*by_webdataset(*sources), equitar.shuffled(100))]
+    keys = [sample["__key__"] for sample in wds.DataPipeline(*by_webdataset(*sources), equitar.stages.shuffled(100))]
     assert sorted(keys) == sorted(keys_of("a", 16) + keys_of("b", 25))
     assert keys != sorted(keys)
 
 
 def test_shuffled_moves_a_sample_by_less_than_its_window() -> None:
-    stream = list(equitar.shuffled(10)(range(200)))
+    stream = list(equitar.stages.shuffled(10)(range(200)))
     assert max(abs(at - number) for at, number in enumerate(stream)) < 10
 
 
 def test_shuffled_gives_another_order_in_another_epoch() -> None:
-    stage = equitar.shuffled(50)
+    stage = equitar.stages.shuffled(50)
     first = list(stage(range(50)))
     stage.set_epoch(1)
     assert list(stage(range(50))) != first
 
 
 def test_shuffled_gives_another_order_with_another_seed() -> None:
-    assert list(equitar.shuffled(50, seed=1)(range(50))) != list(equitar.shuffled(50)(range(50)))
+    assert list(equitar.stages.shuffled(50, seed=1)(range(50))) != list(equitar.stages.shuffled(50)(range(50)))
 
 
 def test_shuffled_needs_a_window() -> None:
     with pytest.raises(ValueError, match="`size` must be >= 1; got 0"):
-        equitar.shuffled(0)
+        equitar.stages.shuffled(0)
 
 
 # ---- batched_by_source --------------------------------------------------------------------------------------------------
@@ -212,31 +218,31 @@ def alternating(sources: list[Source]) -> list[Sample]:
 
 
 def test_batches_by_source_hold_one_source_each(sources: list[Source]) -> None:
-    batches = list(equitar.batched_by_source(4, sources=sources)(alternating(sources)))
+    batches = list(equitar.stages.batched_by_source(4, sources=sources)(alternating(sources)))
     assert all({source_of(key) for key in batch["__key__"]} == {batch["__source__"]} for batch in batches)
 
 
 def test_batches_by_source_lose_nothing(sources: list[Source]) -> None:
     samples = alternating(sources)
-    keys = flat(equitar.batched_by_source(5, sources=sources)(samples))
+    keys = flat(equitar.stages.batched_by_source(5, sources=sources)(samples))
     assert sorted(keys) == sorted(sample["__key__"] for sample in samples)
 
 
 def test_batches_by_source_are_full_without_partial_ones(sources: list[Source]) -> None:
-    stage = equitar.batched_by_source(5, sources=sources, partial=False)
+    stage = equitar.stages.batched_by_source(5, sources=sources, partial=False)
     assert {len(batch["__key__"]) for batch in stage(alternating(sources))} == {5}
 
 
 def test_batches_by_source_are_collated_as_asked(sources: list[Source]) -> None:
-    stage = equitar.batched_by_source(4, sources=sources, collate_fn=list)
+    stage = equitar.stages.batched_by_source(4, sources=sources, collate_fn=list)
     assert {type(batch) for batch in stage(alternating(sources))} == {list}
 
 
 def test_batches_by_source_behind_a_stage_that_drops_the_url_say_which_order_to_use(sources: list[Source]) -> None:
     with pytest.raises(StageError, match=r"`batched_by_source` needs '__url__'.*put `batched_by_source` before"):
-        list(equitar.batched_by_source(4, sources=sources)([{"__key__": "a-0000"}]))
+        list(equitar.stages.batched_by_source(4, sources=sources)([{"__key__": "a-0000"}]))
 
 
 def test_batches_by_source_hold_something() -> None:
     with pytest.raises(ValueError, match="`batch_size` must be >= 1; got 0"):
-        equitar.batched_by_source(0)
+        equitar.stages.batched_by_source(0)

@@ -41,7 +41,7 @@ def loader_of(source: Source, handler: Any, **more: Any) -> equitar.Loader:
 
 
 def lost_keys(loader: equitar.Loader) -> set[str]:
-    return {one.key for one in loader.report()["lost_samples"]}
+    return {one.key for one in loader.counters()["lost_samples"]}
 
 
 def test_damage_is_an_error_with_shard_and_mend_by_default(source: Source) -> None:
@@ -72,8 +72,8 @@ def test_of_a_cut_shard_the_whole_samples_before_the_cut_come_and_the_others_are
     whole = sorted(set(keys_of("s", 60)[20:40]) & set(keys))
     assert whole == keys_of("s", 60)[20 : 20 + len(whole)]
     assert 5 <= len(whole) <= 12
-    assert loader.report()["lost"] == {"s": len(lost)}
-    assert {one.path for one in loader.report()["lost_samples"]} == {"001.tar"}
+    assert loader.counters()["lost"] == {"s": len(lost)}
+    assert {one.path for one in loader.counters()["lost_samples"]} == {"001.tar"}
 
 
 def test_what_is_not_lost_stays_at_its_place(source: Source) -> None:
@@ -147,7 +147,7 @@ def test_lost_and_dropped_are_told_apart_and_make_a_keep_file(source: Source, tm
     cut(shard(source, 1), 0.5)
     loader = loader_of(source, "skip_sample", stages=[Drops(20)])
     keys = flat(loader)
-    report = loader.report()
+    report = loader.counters()
     dropped = {one.key for one in report["dropped_samples"]}
     assert dropped
     assert all(Drops(20).drops(key) for key in dropped)
@@ -158,7 +158,7 @@ def test_lost_and_dropped_are_told_apart_and_make_a_keep_file(source: Source, tm
     kept = Source("s", source.urls, keep=f"!{tmp_path / 'bad.txt'}")
     again = loader_of(kept, "skip_sample")
     assert set(flat(again)) <= set(keys)
-    assert not again.report()["lost_samples"]
+    assert not again.counters()["lost_samples"]
 
 
 def test_validation_leaves_the_places_of_lost_samples_empty(source: Source) -> None:
@@ -173,7 +173,7 @@ def test_where_all_is_lost_there_is_an_error(source: Source) -> None:
     for number in range(3):
         shard(source, number).unlink()
     with pytest.raises(
-        equitar.StageError, match=r"one could not be read of source 's' .* no other sample .* of 00\d\.tar"
+        equitar.errors.StageError, match=r"one could not be read of source 's' .* no other sample .* of 00\d\.tar"
     ):
         list(loader_of(source, "skip_shard"))
 

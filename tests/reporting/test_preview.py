@@ -16,7 +16,7 @@ from equitar.loading.batches import Batches
 from equitar.loading.builders import debiased, exact, mixed
 from equitar.loading.loader import Loader
 from equitar.reporting import preview as plan_preview
-from equitar.reporting.preview import Emission, emissions, preview
+from equitar.reporting.preview import Emission, emissions, plan
 from equitar.sources import Source
 
 Build = Callable[..., Batches]
@@ -111,7 +111,7 @@ def test_what_stages_will_drop_is_told_as_planned(sources: list[Source]) -> None
 @pytest.mark.parametrize("build", [of_one_source, of_shares, of_ranks, in_order])
 def test_consumers_read_what_is_emitted_for_them(sources: list[Source], build: Build) -> None:
     batches = build(sources, rank=0, world_size=2)
-    found = preview(batches, num_workers=2)
+    found = plan(batches, num_workers=2)
     every = list(emissions(batches, num_workers=2))
     sizes = {one.source.name: one for one in batches.prepared().catalog.sidecars}
     for one in found.consumers:
@@ -125,7 +125,7 @@ def test_consumers_read_what_is_emitted_for_them(sources: list[Source], build: B
 
 def test_sources_and_schedule_are_what_is_emitted(sources: list[Source]) -> None:
     batches = of_one_source(sources, rank=0, world_size=2)
-    found, every = preview(batches), list(emissions(batches))
+    found, every = plan(batches), list(emissions(batches))
     names = [one.name for one in found.sources]
     assert found.schedule is not None
     assert [names[one] for one in found.schedule[0]] == batches.sources(0)
@@ -138,31 +138,31 @@ def test_sources_and_schedule_are_what_is_emitted(sources: list[Source]) -> None
 
 
 def test_every_rank_has_its_own_schedule_only_where_ranks_do_not_agree(sources: list[Source]) -> None:
-    own = preview(of_ranks(sources, rank=0, world_size=3)).schedule
+    own = plan(of_ranks(sources, rank=0, world_size=3)).schedule
     assert own is not None
     assert len(own) == 3
-    same = preview(of_one_source(sources, rank=0, world_size=3)).schedule
+    same = plan(of_one_source(sources, rank=0, world_size=3)).schedule
     assert same is not None
     assert len(same) == 1
-    assert preview(of_shares(sources, rank=0, world_size=3)).schedule is None
+    assert plan(of_shares(sources, rank=0, world_size=3)).schedule is None
 
 
 def test_only_fields_that_are_read_have_bytes(sources: list[Source]) -> None:
-    (labels,) = preview(debiased(sources, batch_size=4, fields=["CLS"], rank=0, world_size=1)).consumers
+    (labels,) = plan(debiased(sources, batch_size=4, fields=["CLS"], rank=0, world_size=1)).consumers
     assert labels.bytes == labels.samples  # one digit each
 
 
 def test_of_many_consumers_the_first_are_counted(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_preview, "_MOST_CONSUMERS", 3)
     batches = debiased(sources, batch_size=1, rank=0, world_size=4)
-    found = preview(batches, num_workers=2)
+    found = plan(batches, num_workers=2)
     assert [(one.rank, one.worker) for one in found.consumers] == [(0, 0), (0, 1), (1, 0)]
     assert (found.num_consumers, found.counted_steps) == (8, found.steps)
 
 
 def test_of_a_long_epoch_the_first_steps_are_counted(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_preview, "_MOST_BATCHES", 4)
-    found = preview(debiased(sources, batch_size=2, rank=0, world_size=1), num_workers=2)
+    found = plan(debiased(sources, batch_size=2, rank=0, world_size=1), num_workers=2)
     assert [(one.steps, one.samples) for one in found.consumers] == [(4, 8)]
     assert found.counted_steps == 8 < found.steps
 
@@ -179,11 +179,11 @@ def test_no_tar_is_opened(sources: list[Source], tmp_path: Path) -> None:
         for name, last in (("big", 2), ("small", 1))
     ]
     batches = of_one_source(away, rank=0, world_size=2)
-    assert preview(batches).steps > 0
+    assert plan(batches).steps > 0
     here = emissions(of_one_source(sources, rank=0, world_size=2))
     assert list(emissions(batches)) == list(here)
 
 
 def test_a_plan_that_cannot_be_is_the_error_of_training(sources: list[Source]) -> None:
     with pytest.raises(PlanError, match="lower `batch_size`"):
-        preview(debiased(sources, batch_size=4000, rank=0, world_size=1))
+        plan(debiased(sources, batch_size=4000, rank=0, world_size=1))

@@ -23,7 +23,7 @@ from equitar.indexing.index import index
 from equitar.loading.batches import Batches
 from equitar.loading.builders import debiased, exact, mixed
 from equitar.reporting.page import page_of, require_report
-from equitar.reporting.preview import preview
+from equitar.reporting.preview import plan
 from equitar.reporting.report import report_of
 from equitar.reporting.stats import ClassStats, stats
 from equitar.sources import Source
@@ -135,22 +135,22 @@ def shown(sources: list[Source]) -> Page:
 
 def test_sources_are_those_of_stats_and_preview(sources: list[Source], shown: Page) -> None:
     batches = planned(sources)
-    found, plan = stats(batches), preview(batches, epoch=1, num_workers=2)
+    found, planned_epoch = stats(batches), plan(batches, epoch=1, num_workers=2)
     table = "source-table"
     for name in ("shards", "samples", "bytes", "labels", "classes"):
         assert shown.floats(table, name) == [getattr(one, name) for one in found.sources]
     assert shown.column(table, "source") == [f"{one.name[0]}{one.name}" for one in found.sources]
-    assert shown.floats(table, "global batches") == [one.batches for one in plan.sources]
-    assert shown.floats(table, "emitted") == [one.samples for one in plan.sources]
-    assert shown.floats(table, "share of steps") == [one.share for one in plan.sources]
-    assert shown.floats(table, "passes") == [one.passes for one in plan.sources]
-    assert shown.floats(table, "remainder") == [one.remainder for one in plan.sources]
-    assert shown.floats(table, "most copies") == [one.most for one in plan.sources]
+    assert shown.floats(table, "global batches") == [one.batches for one in planned_epoch.sources]
+    assert shown.floats(table, "emitted") == [one.samples for one in planned_epoch.sources]
+    assert shown.floats(table, "share of steps") == [one.share for one in planned_epoch.sources]
+    assert shown.floats(table, "passes") == [one.passes for one in planned_epoch.sources]
+    assert shown.floats(table, "remainder") == [one.remainder for one in planned_epoch.sources]
+    assert shown.floats(table, "most copies") == [one.most for one in planned_epoch.sources]
     in_pass = [one.copies / one.passes for one in found.sources]
     assert shown.floats(table, "copies in a pass") == pytest.approx(in_pass)
-    assert (int(shown.numbers["steps"]), int(shown.numbers["global-batch"])) == (plan.steps, 8)
-    assert int(shown.numbers["emitted"]) == sum(one.samples for one in plan.sources)
-    assert plan.digest in shown.text
+    assert (int(shown.numbers["steps"]), int(shown.numbers["global-batch"])) == (planned_epoch.steps, 8)
+    assert int(shown.numbers["emitted"]) == sum(one.samples for one in planned_epoch.sources)
+    assert planned_epoch.digest in shown.text
 
 
 def test_classes_are_those_of_stats(sources: list[Source], shown: Page) -> None:
@@ -168,13 +168,13 @@ def test_classes_are_those_of_stats(sources: list[Source], shown: Page) -> None:
 
 
 def test_readers_are_those_of_preview(sources: list[Source], shown: Page) -> None:
-    plan = preview(planned(sources), epoch=1, num_workers=2)
+    planned_epoch = plan(planned(sources), epoch=1, num_workers=2)
     assert [[int(cell) for cell in row] for row in shown.tables["reader-table"][1:]] == [
-        [*one] for one in plan.consumers
+        [*one] for one in planned_epoch.consumers
     ]
     summary = {row[0]: [float(cell) for cell in row[1:]] for row in shown.tables["reader-summary"][1:]}
     for name, numbers in summary.items():
-        each = [getattr(one, name) for one in plan.consumers]
+        each = [getattr(one, name) for one in planned_epoch.consumers]
         assert numbers == [min(each), np.median(each), max(each)]
 
 
@@ -333,7 +333,7 @@ def test_the_command_writes_the_page_and_tells_the_findings(sources: list[Source
     assert result.output.splitlines()[-1] == f"written  {output}"
     assert "look     3 of 6 classes have fewer than 10 samples" in result.output
     shown = Page(Path(output).read_text(encoding="utf-8"))
-    assert preview(planned(sources)).digest in shown.text
+    assert plan(planned(sources)).digest in shown.text
     assert f"--batch-size 4 --world-size 2 --seed 3 --repeat 0.2 -o {output}" in " ".join(shown.text.split())
 
 

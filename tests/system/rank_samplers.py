@@ -24,7 +24,9 @@ LABELS = {"coco": [[0]] * 150, "lvis": [[0, 1] if row < 5 else [0] for row in ra
 
 def loaders() -> dict[str, DataLoader[Any]]:
     rows: Any = list(range(sum(SIZES.values())))
-    labels = {name: equitar.LabelRows.of_sets(sets, classes=["common", "rare"]) for name, sets in LABELS.items()}
+    labels = {
+        name: equitar.samplers.LabelRows.of_sets(sets, classes=["common", "rare"]) for name, sets in LABELS.items()
+    }
     torch.manual_seed(distributed.get_rank())  # seeded apart, as training scripts do
     workers: dict[str, Any] = {"num_workers": 1, "persistent_workers": True}
     repeats = equitar.RepeatFactorSampler(SIZES, 0.3, labels=labels, batch_size=4)
@@ -67,7 +69,7 @@ def refusals() -> list[str]:
 def said_to(sampler: Sampler[Any]) -> str:
     try:
         list(sampler)
-    except equitar.PlanError as error:
+    except equitar.errors.PlanError as error:
         return str(error)
     return "nothing"
 

@@ -147,7 +147,7 @@ def test_a_server_that_fails_for_good_loses_samples_under_a_policy(site: Site) -
         list(batches_of(source))
     loader = equitar.Loader(batches_of(source, handler="skip_sample"))
     keys = flat(loader)
-    lost = {one.key for one in loader.report()["lost_samples"]}
+    lost = {one.key for one in loader.counters()["lost_samples"]}
     assert len(keys) == 88
     assert lost <= set(keys_of("s", 90)[30:60])
     assert not lost & set(keys)
@@ -191,7 +191,7 @@ def test_nothing_secret_is_in_errors_reprs_or_states(site: Site, tmp_path: Path)
     batches = batches_of(source)
     loader = equitar.Loader(batches)
     next(iter(loader))
-    said = [repr(source), repr(loader.state_dict()), repr(batches.order), repr(loader.report())]
+    said = [repr(source), repr(loader.state_dict()), repr(batches.order), repr(loader.counters())]
     site.chooser = lambda path, number: "status 503"
     with pytest.raises(StorageError) as raised:
         list(batches_of(source))

@@ -73,7 +73,7 @@ def samples_of(source: equitar.Source) -> Samples:
 
 def refused(folder: Path, name: str, match: str) -> None:
     """Check that a shard is refused, with its name, and leaves no sidecar."""
-    with pytest.raises(equitar.ShardError, match=match) as caught:
+    with pytest.raises(equitar.errors.ShardError, match=match) as caught:
         odd(folder, name)
     assert str(folder / name) in str(caught.value)
     assert not list(folder.glob("*.npz"))
@@ -111,8 +111,8 @@ def test_scattered_members_are_an_error_or_one_sample_if_asked_for(tmp_path: Pat
     refused(tmp_path, "not_adjacent", r"key 'a' again at byte 2560 .*, after it began at byte 512 and key 'b' came")
     source = indexed(tmp_path, odd_tars.CASES["not_adjacent"].make(), regroup=True)
     assert samples_of(source) == odd_tars.TWO
-    stream = equitar.tar_samples()([str(tmp_path / "not_adjacent.tar")])
-    with pytest.raises(equitar.ShardError, match="key 'a' again"):
+    stream = equitar.stages.tar_samples()([str(tmp_path / "not_adjacent.tar")])
+    with pytest.raises(equitar.errors.ShardError, match="key 'a' again"):
         list(stream)
 
 
@@ -136,8 +136,8 @@ def test_a_cut_shard_is_refused_and_its_complete_samples_can_be_streamed(name: s
     """A09."""
     refused(tmp_path, name, r"is damaged at byte \d+")
     given: list[Sample] = []
-    with pytest.raises(equitar.ShardError, match="is damaged at byte"):
-        given.extend(equitar.tar_samples()([str(path) for path in tmp_path.iterdir()]))
+    with pytest.raises(equitar.errors.ShardError, match="is damaged at byte"):
+        given.extend(equitar.stages.tar_samples()([str(path) for path in tmp_path.iterdir()]))
     keys = [sample["__key__"] for sample in given]
     assert keys[0] == "a"
     assert "c" not in keys
@@ -147,7 +147,7 @@ def test_a_damaged_shard_touches_no_other(tmp_path: Path) -> None:
     """A19."""
     files = odd_tars.CASES["cut_then_same_key"].make()
     with pytest.raises(
-        equitar.ShardError, match=r"1 error in 2 shards: .*cut_then_same_key-0.tar is damaged at byte 2048"
+        equitar.errors.ShardError, match=r"1 error in 2 shards: .*cut_then_same_key-0.tar is damaged at byte 2048"
     ):
         indexed(tmp_path, files)
     good = indexed(tmp_path, {"cut_then_same_key-1.tar": files["cut_then_same_key-1.tar"]})
@@ -166,7 +166,7 @@ def test_a_shard_cut_between_samples_is_told_and_then_held_to_its_sidecar(tmp_pa
     assert samples_of(source) == odd_tars.TWO
     path = tmp_path / "trunc_boundary.tar"
     path.write_bytes(path.read_bytes()[: 4 * 512])
-    with pytest.raises(equitar.StaleSidecarError, match=r"has 2048 bytes but its sidecar was made of 4096"):
+    with pytest.raises(equitar.errors.StaleSidecarError, match=r"has 2048 bytes but its sidecar was made of 4096"):
         listed(source)
 
 
@@ -265,14 +265,14 @@ def test_builder_reader_and_stream_have_equal_samples_for_every_odd_tar(
     streamed: list[tuple[str, dict[str, bytes]]] = []
     try:
         source = indexed(tmp_path, {name: case.make()[name]})
-    except equitar.ShardError:
-        with pytest.raises(equitar.ShardError):
-            list(equitar.tar_samples()([str(tmp_path / name)]))
+    except equitar.errors.ShardError:
+        with pytest.raises(equitar.errors.ShardError):
+            list(equitar.stages.tar_samples()([str(tmp_path / name)]))
         return
     (sidecars,) = catalog_of([source]).sidecars
     reader = Reader(sidecars, open_shards(), fields=None, copy=True)
     built = sidecars(0)
-    for sample in equitar.tar_samples()([str(tmp_path / name)]):
+    for sample in equitar.stages.tar_samples()([str(tmp_path / name)]):
         key, _ = sample.pop("__key__"), sample.pop("__url__")
         streamed.append((key, sample))
     read = [reader.read(0, row) for row in range(built.num_rows)]
@@ -290,7 +290,7 @@ def test_a_shard_that_changed_since_is_never_sliced(tmp_path: Path) -> None:
     source = indexed(tmp_path, {"x.tar": two_samples() + END})
     path = tmp_path / "x.tar"
     path.write_bytes(two_samples() + member("c.jpg", b"new") + END)
-    with pytest.raises(equitar.StaleSidecarError, match="run `equitar index"):
+    with pytest.raises(equitar.errors.StaleSidecarError, match="run `equitar index"):
         listed(source)
     path.write_bytes((two_samples() + END).replace(b"a.jpg", b"z.jpg"))  # equal size, a wrong checksum
     (problem,) = equitar.check(source, jobs=1, progress=False)
@@ -307,7 +307,7 @@ def test_a_missing_index_is_an_error_with_the_command_and_one_bad_shard_loses_no
         (tmp_path / f"x-{number}.tar").write_bytes(two_samples() + END)
     source = equitar.Source("s", str(tmp_path / "x-*.tar"))
     with pytest.raises(
-        equitar.SidecarError, match=rf"run `equitar index s={tmp_path}/x-\*\.tar`|run `equitar index 's="
+        equitar.errors.SidecarError, match=rf"run `equitar index s={tmp_path}/x-\*\.tar`|run `equitar index 's="
     ):
         listed(source)
     good = (tmp_path / "x-2.tar").read_bytes()
@@ -334,7 +334,7 @@ def test_a_sample_without_labels_is_emitted_once_and_a_missing_label_is_an_error
     times = Counter(key for batch in batches for key in batch["__key__"])
     assert (times["k1"], times["k4"]) == (1, 1)
     assert times["k2"] in {2, 3}  # sqrt(1 / 0.2)
-    with pytest.raises(equitar.ShardError, match=r"label is missing .* for key 'b' of"):
+    with pytest.raises(equitar.errors.ShardError, match=r"label is missing .* for key 'b' of"):
         indexed(tmp_path / "b", odd_tars.CASES["missing_label"].make(), labels="cls")
     assert labels_of(indexed(tmp_path / "b", odd_tars.CASES["missing_label"].make(), labels="cls", empty=True)) == {
         "a": [0],
@@ -369,7 +369,7 @@ def test_classes_that_never_occur_change_nothing_and_unknown_ones_are_errors(tmp
         for one in (source, bare)
     ]
     assert emitted[0] == emitted[1]
-    with pytest.raises(equitar.ShardError, match="label 3 is none of 3 classes for key 'k3' of"):
+    with pytest.raises(equitar.errors.ShardError, match="label 3 is none of 3 classes for key 'k3' of"):
         indexed(tmp_path, files, labels="cls", classes=names[:3])
 
 
@@ -387,7 +387,7 @@ def test_every_spelling_of_labels_ends_as_a_set(tmp_path: Path) -> None:
         ("json_broken", "json", "JSON is broken .*for member 'json' of key 'a' of"),
         ("txt_multi", "txt", "must be one integer or one name; got 'cat, dog.*for key 'a' of"),
     ]:
-        with pytest.raises(equitar.ShardError, match=error):
+        with pytest.raises(equitar.errors.ShardError, match=error):
             indexed(tmp_path, {"x.tar": tar({"a": LABELS[name]})}, labels=spec)
 
 
@@ -398,7 +398,7 @@ def test_a_text_label_is_one_integer_or_one_name_and_anything_else_is_an_error(t
         assert labels_of(source) == {"a": expected}
     for name in ("cls_blank", "cls_float", "cls_list"):
         with pytest.raises(
-            equitar.ShardError, match=r"must be one integer or one name; got .* for key 'a' of .*x\.tar"
+            equitar.errors.ShardError, match=r"must be one integer or one name; got .* for key 'a' of .*x\.tar"
         ):
             indexed(tmp_path, {"x.tar": tar({"a": LABELS[name]})}, labels="cls")
     source = indexed(tmp_path, {"x.tar": tar({"a": LABELS["cls_name"]})}, labels="cls")
@@ -407,13 +407,13 @@ def test_a_text_label_is_one_integer_or_one_name_and_anything_else_is_an_error(t
 
 def test_names_and_integers_are_never_mixed(tmp_path: Path) -> None:
     """A56."""
-    with pytest.raises(equitar.ShardError, match=r"got '?3'?|must be all ids or all names|got 3\.0"):
+    with pytest.raises(equitar.errors.ShardError, match=r"got '?3'?|must be all ids or all names|got 3\.0"):
         indexed(tmp_path, {"x.tar": tar({"a": LABELS["json_mixed"]})}, labels="json:labels")
     source = indexed(tmp_path, {"x.tar": tar({"a": LABELS["json_names"]})}, labels="json:labels")
     sidecar = read_sidecar(sidecar_path(str(tmp_path / "x.tar")), mend="")
     assert sidecar.class_names == ((0, 1), ("cat", "dog"))
     assert labels_of(source) == {"a": [0, 1]}
-    with pytest.raises(equitar.ShardError, match="got True"):
+    with pytest.raises(equitar.errors.ShardError, match="got True"):
         indexed(tmp_path, {"x.tar": tar({"a": {"json": b"[true]"}})}, labels="json")
 
 

@@ -177,12 +177,13 @@ def plan_command(
       equitar plan a=a.tar --batch-size 64 --keep a=split:0/5
       equitar plan my_training:batches --world-size 8 --num-workers 4 --json --samples
     """
-    from equitar.reporting.preview import emissions, preview
+    from equitar.reporting.preview import emissions
+    from equitar.reporting.preview import plan as plan_of_epoch
 
     if samples and not as_json:
         raise click.UsageError("`--samples` goes with `--json`")
     batches = batches_of(asked, words, sources_or_training(words, root, sidecars, asked.keep))
-    found = preview(batches, epoch=asked.epoch, num_workers=asked.num_workers)
+    found = plan_of_epoch(batches, epoch=asked.epoch, num_workers=asked.num_workers)
     if not as_json:
         click.echo(plan_text(found))
         return

@@ -18,7 +18,7 @@ from equitar.sources import Sample, Stage
 
 # Stages of webdataset and ours that hold samples back, or change how many there are, as `name_of` calls them.
 _OF_WEBDATASET = ("shuffle", "detshuffle", "batched", "listed", "unbatched", "unlisted", "slice", "islice", "Cached")
-_NEVER_PER_SAMPLE = frozenset((*_OF_WEBDATASET, "LMDBCached", "Shuffled", "Repeats", "BatchedBySource"))
+_NEVER_PER_SAMPLE = frozenset((*_OF_WEBDATASET, "LMDBCached", "Shuffle", "Repeats", "BatchedBySource"))
 _REMEMBERED = 4096  # keys of dropped samples, by which a stage that held them back is found out
 
 

@@ -129,7 +129,7 @@ class Loader(DataLoader[Any]):
         self._is_compared = False
         self._broken_at: list[int] = []
         self._has_warned = False
-        self._tally = LoaderCounters()
+        self._counters = LoaderCounters()
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iterator at the start of an epoch, >= 0; where `load_state_dict` was just called, in the middle of it."""
@@ -191,7 +191,7 @@ class Loader(DataLoader[Any]):
                 )
             due += 1
             self.last = record
-            self._tally.note(record)
+            self._counters.note(record)
             if self._under_way is this:  # else a later iterator was made, or another position set
                 self._next_step = due
                 if due == num_steps:  # with the last batch, not after it: who takes just as many never asks for more
@@ -208,7 +208,7 @@ class Loader(DataLoader[Any]):
         if ring is None:
             return batch
         if not isinstance(batch, Packed):
-            self._tally.piped += 1
+            self._counters.piped += 1
             return batch
         if self._views:
             in_hand.append(batch.slot)
@@ -235,9 +235,9 @@ class Loader(DataLoader[Any]):
                 stacklevel=3,
             )
 
-    def report(self) -> LoaderReport:
+    def counters(self) -> LoaderReport:
         """Return what came since the loader was made, on this rank."""
-        return self._tally.report()
+        return self._counters.counts()
 
     def state_dict(self) -> State:
         """Return where this run stands: after the latest batch that was handed out."""

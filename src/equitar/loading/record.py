@@ -76,7 +76,7 @@ class LoaderCounters:
         self._dropped_samples.update(dict.fromkeys(record.dropped))
         self._lost_samples.update(dict.fromkeys(record.lost))
 
-    def report(self) -> LoaderReport:
+    def counts(self) -> LoaderReport:
         """Return the counts so far."""
         return LoaderReport(
             steps=self._steps,

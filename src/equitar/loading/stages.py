@@ -1,6 +1,6 @@
 """The stages, for pipelines composed by hand: small picklable callables over an iterator.
 
-    webdataset.DataPipeline(equitar.slices(batches), equitar.read(), wds.decode("pil"), equitar.batched_by_source(64))
+    webdataset.DataPipeline(equitar.stages.slices(batches), equitar.stages.read(), wds.decode("pil"), equitar.stages.batched_by_source(64))
 
 `slices` and `read` follow a plan. `repeats` and `batched_by_source` also serve a stream that another reader made, such as
 `wds.tarfile_to_samples()`: they find copies and sources by ``__url__`` and ``__key__``. A hand-made pipeline keeps what its stages
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from equitar.errors import PlanError, StageError
+from equitar.errors import StageError
 from equitar.loading.batches import Batches
 from equitar.loading.collate import columns
 from equitar.loading.emitter import steps_of
@@ -33,30 +33,6 @@ from equitar.sources import Sample, Source
 from equitar.urls import place_of, shown
 
 Batch = TypeVar("Batch")
-
-
-def check_order(batches: Iterable[Batch], first_step: int = 0) -> Iterator[Batch]:
-    """Yield batches, and raise at the first that is out of turn.
-
-    A plain DataLoader with ``in_order=False`` would give ranks different sources at a step, and a data set cannot see it.
-
-    Args:
-        batches: Batches with ``__step__``, such as those of a DataLoader.
-        first_step: The step that the first must have, >= 0.
-
-    Raises:
-        PlanError: If a batch is out of turn, or has no ``__step__``.
-
-    >>> [batch["__step__"] for batch in check_order([{"__step__": 0}, {"__step__": 1}])]
-    [0, 1]
-    """
-    for due, batch in enumerate(batches, first_step):
-        step = batch.get("__step__") if isinstance(batch, dict) else None
-        if step is None:
-            raise PlanError(f"`check_order` needs batches with '__step__'; got {type(batch).__name__} at step {due}")
-        if step != due:
-            raise PlanError(f"step {step} came when step {due} was due; use `in_order=True`, or equitar.Loader")
-        yield batch
 
 
 class Lookup:

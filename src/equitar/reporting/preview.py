@@ -136,7 +136,7 @@ class Preview:
     counted_steps: int
 
 
-def preview(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Preview:
+def plan(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Preview:
     """Return the plan of an epoch, and what each consumer reads in it, without opening a tar.
 
     Args:
@@ -149,32 +149,32 @@ def preview(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Previe
         SourceError, SidecarError: If shards or sidecars are not as they must be.
     """
     order, prepared = batches.order, batches.prepared()
-    plan = batches.plan(epoch, num_workers=num_workers)
-    emitted = max(1, sum(one.quota for one in plan.account))
-    is_mixed = plan.sources(0) is None
-    consumers, counted_steps = _consumers(order, prepared, plan, num_workers)
+    planned = batches.plan(epoch, num_workers=num_workers)
+    emitted = max(1, sum(one.quota for one in planned.account))
+    is_mixed = planned.sources(0) is None
+    consumers, counted_steps = _consumers(order, prepared, planned, num_workers)
     return Preview(
         epoch=epoch,
-        steps=plan.num_steps,
-        batch_size=plan.shape.batch_size,
+        steps=planned.num_steps,
+        batch_size=planned.shape.batch_size,
         world_size=prepared.world_size,
         num_workers=num_workers,
-        lanes=plan.shape.lanes,
-        seed=plan.shape.seed,
-        digest=plan.digest,
+        lanes=planned.shape.lanes,
+        seed=planned.shape.seed,
+        digest=planned.digest,
         sources=tuple(
             SourcePreview(
                 name=one.name,
                 samples=one.quota,
-                batches=None if is_mixed else one.quota // plan.global_batch,
+                batches=None if is_mixed else one.quota // planned.global_batch,
                 share=one.quota / emitted,
                 passes=one.passes,
                 remainder=one.remainder,
                 most=one.most,
             )
-            for one in plan.account
+            for one in planned.account
         ),
-        schedule=_schedule(order, plan, prepared.world_size),
+        schedule=_schedule(order, planned, prepared.world_size),
         consumers=consumers,
         num_consumers=prepared.world_size * max(1, num_workers),
         counted_steps=counted_steps,
@@ -185,7 +185,7 @@ def emissions(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Iter
     """Yield every sample of an epoch before stages drop any: step by step, rank by rank, in the order of each batch.
 
     Args:
-        batches: As for `preview`.
+        batches: As for `plan`.
         epoch: Which epoch.
         num_workers: DataLoader workers of each rank.
     """

@@ -100,11 +100,11 @@ def report_of(
         found = stats_of(catalog, repeat, [1.0] * len(catalog.sources))
         return _report(found, None, catalog, supplies_of(catalog, repeat), repeat, None, (("repeat", _said(repeat)),))
     from equitar.loading.batches import adjusted  # noqa: PLC0415  (as above)
-    from equitar.reporting.preview import preview  # noqa: PLC0415  (torch, which sources alone do not need)
+    from equitar.reporting.preview import plan as plan_of_epoch  # noqa: PLC0415  (torch, which sources alone do not need)
 
     batches = adjusted(sources, repeat=repeat)
     order, prepared = batches.order, batches.prepared()
-    plan = preview(batches, epoch=epoch, num_workers=num_workers)
+    plan = plan_of_epoch(batches, epoch=epoch, num_workers=num_workers)
     shape = batches.plan(epoch, num_workers=num_workers).shape
     return _report(
         stats(batches),
