@@ -182,21 +182,21 @@ def test_a_wrong_root_is_told_when_a_shard_is_opened(source: Source, tmp_path: P
     assert plan_of(wrong) == plan_of(source)  # planning needs no shards here
     with pytest.raises(SourceError, match=r"nowhere/00.\.tar of source 'a' is missing .* by `root` \(`--root`\)$"):
         keys_read(wrong)
-    with pytest.raises(ShardError, match=r"looked for below .*nowhere; name their folder by `--root`"):
+    with pytest.raises(ShardError, match=r"expected below .*nowhere; pass their folder as `--root`"):
         equitar.index(wrong, labels="cls", jobs=1, progress=False, force=True)
 
 
 def test_sidecars_elsewhere_than_their_summary_are_refused(source: Source, tmp_path: Path) -> None:
     for same in (f"{tmp_path}/a", f"{tmp_path}/a/", f"file:{tmp_path}/a"):
         assert plan_of(by_summary(source, tmp_path / "a", sidecars=same)) == plan_of(source)
-    with pytest.raises(SourceError, match=r"sidecars lie where their summary does; leave `sidecars` out"):
+    with pytest.raises(SourceError, match=r"sidecars are in the folder of their summary; omit `sidecars`"):
         plan_of(by_summary(source, tmp_path / "a", sidecars=str(tmp_path)))
 
 
 def test_a_summary_stands_alone() -> None:
     for others in (["x.tar"], ["b.summary.json"]):
         with pytest.raises(
-            SourceError, match=r"^a summary stands for all shards of its source; got a.summary.json beside 1 more"
+            SourceError, match=r"^a summary covers all shards of its source; got a.summary.json together with 1 more"
         ):
             Source("a", ["a.summary.json", *others])
     assert Source("a", ["a.summary.json"]).summary == "a.summary.json"
@@ -208,14 +208,10 @@ def test_a_summary_stands_alone() -> None:
 
 def test_a_summary_that_cannot_be_read_says_how_to_make_it(source: Source, tmp_path: Path) -> None:
     folder, digest = tmp_path / "a", digest_of(source)
-    mend = "mend the path, or index the shards themselves: `equitar index a=SHARDS`"
-    with pytest.raises(
-        SidecarError, match=rf"b\.summary\.json is missing but source 'a' is to be this summary; {mend}"
-    ):
+    fix = "check the path, or index the shards themselves: `equitar index a=SHARDS`"
+    with pytest.raises(SidecarError, match=rf"b\.summary\.json, the summary of source 'a', is missing; {fix}"):
         plan_of(replace(source, urls=f"{folder}/b.summary.json"))
-    with pytest.raises(
-        SidecarError, match=rf"a\.0+\.summary\.npz is missing but source 'a' needs this summary; {mend}"
-    ):
+    with pytest.raises(SidecarError, match=rf"a\.0+\.summary\.npz, a summary of 'a', is missing; {fix}"):
         plan_of(by_summary(source, folder, digest="0" * 16))
     file = folder / f"a.{digest[:16]}.summary.npz"
     arrays = unpack(file.read_bytes())
@@ -228,8 +224,8 @@ def test_a_summary_that_cannot_be_read_says_how_to_make_it(source: Source, tmp_p
     ]:
         file.write_bytes(broken)
         for one in (by_summary(source, folder), by_summary(source, folder, digest=digest)):
-            with pytest.raises(SidecarError, match=rf"{message}.*{mend}"):
+            with pytest.raises(SidecarError, match=rf"{message}.*{fix}"):
                 plan_of(one)
     (folder / "a.summary.json").write_text('{"format": "another"}')
-    with pytest.raises(SidecarError, match=rf"a\.summary\.json is damaged: it is of .*'another'.*{mend}"):
+    with pytest.raises(SidecarError, match=rf"a\.summary\.json is damaged: its format is .*'another'.*{fix}"):
         plan_of(by_summary(source, folder))

@@ -34,15 +34,15 @@ class MemberTable:
         notes: What is odd but no error, each with its number, to be shown to the user.
     """
 
-    keys: list[str]
+    keys: Sequence[str]
     indptr: Int64
-    fields: list[str]
+    fields: Sequence[str]
     field: Int64
     offset: Int64
     size: Int64
     sliceable: bool
-    contents: list[dict[str, bytes]]
-    notes: tuple[str, ...]
+    contents: Sequence[dict[str, bytes]] = ()
+    notes: tuple[str, ...] = ()
 
 
 def read_table(
