@@ -216,7 +216,7 @@ def test_check_is_quiet_about_what_is_right_and_names_what_is_not(five: str, tmp
     shard(tmp_path / "x-1.tar", "1", "7")
     wrong = equitar("check", f"big={five}")
     assert wrong.exit_code == 1
-    assert "x-1.tar has other labels than its sidecar says" in wrong.output
+    assert "x-1.tar has other labels than its sidecar" in wrong.output
     assert "--force" in wrong.output
 
 

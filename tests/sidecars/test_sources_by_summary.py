@@ -165,11 +165,11 @@ def test_index_and_check_take_it(source: Source, tmp_path: Path) -> None:
     at = f"a={tmp_path}/a/a.summary.json"
     done = command("index", at, "--labels", "cls", "--quiet", "--jobs", "1")
     assert done.output.splitlines()[1].split()[:4] == ["a", "0", "2", "50"]
-    assert command("check", at, "--quiet", "--jobs", "1").output == "all sidecars are those of their shards\n"
+    assert command("check", at, "--quiet", "--jobs", "1").output == "OK: 2 sidecars match their shards\n"
     assert "a" in command("plan", at, "--batch-size", "8").output
     (tmp_path / "a" / "001.tar").unlink()
     gone = command("index", at, "--labels", "cls", "--quiet", "--jobs", "1")
-    below = f"they are looked for below {tmp_path}/a; name their folder by `--root`, or restore them"
+    below = f"they are expected below {tmp_path}/a; pass their folder as `--root`, or restore them"
     assert (gone.exit_code, below in gone.output) == (1, True)
     skipped = command("index", at, "--labels", "cls", "--quiet", "--jobs", "1", "--missing-shards", "skip")
     assert "1 missing, left out: '001.tar'" in skipped.output
@@ -203,7 +203,7 @@ def test_a_summary_stands_alone() -> None:
     assert Source("a", "https://host/a.0123456789abcdef.summary.npz?sig=1").summary is not None
     assert Source("a", "a.summary.tar").summary is None
     found = command("plan", "a=a.summary.json", "a=b.summary.json", "--batch-size", "8")
-    assert (found.exit_code, "give it alone" in found.output) == (1, True)
+    assert (found.exit_code, "pass it alone" in found.output) == (1, True)
 
 
 def test_a_summary_that_cannot_be_read_says_how_to_make_it(source: Source, tmp_path: Path) -> None:
@@ -217,10 +217,13 @@ def test_a_summary_that_cannot_be_read_says_how_to_make_it(source: Source, tmp_p
     arrays = unpack(file.read_bytes())
     for broken, message in [
         (b"", "is damaged"),
-        (pack({**arrays, "meta": meta_of(format="equitar sidecar")}), "it is of .*'equitar sidecar'.* but must be of"),
-        (pack({**arrays, "meta": meta_of(version=2)}), "'version': 2.* but must be of"),
+        (
+            pack({**arrays, "meta": meta_of(format="equitar sidecar")}),
+            "its format is .*'equitar sidecar'.* but must be",
+        ),
+        (pack({**arrays, "meta": meta_of(version=2)}), "'version': 2.* but must be"),
         (pack({name: array for name, array in arrays.items() if name != "paths"}), "is damaged.*paths"),
-        (pack({**arrays, "num_samples": arrays["num_samples"] + 1}), "but its name says another"),
+        (pack({**arrays, "num_samples": arrays["num_samples"] + 1}), "which its name contradicts"),
     ]:
         file.write_bytes(broken)
         for one in (by_summary(source, folder), by_summary(source, folder, digest=digest)):

@@ -178,7 +178,7 @@ def test_a_pointer_to_a_summary_that_is_gone_is_an_error(tmp_path: Path) -> None
         SidecarError, match=rf"s\.{summary.digest[:16]}\.summary\.npz, a summary of 's', is missing; run `equ"
     ):
         load_summary(source)
-    with pytest.raises(SidecarError, match=r"s\.0000000000000000\.summary\.npz is missing"):
+    with pytest.raises(SidecarError, match=r"s\.0000000000000000\.summary\.npz, a summary of 's', is missing"):
         load_summary(source, digest="0" * 32)
 
 

@@ -38,7 +38,7 @@ def report_text(report: IndexReport, *, as_json: bool) -> str:
         changes = {"changed": source.changed, "gone": source.gone, "missing, left out": source.missing}
         if len(source.added) < source.written + source.skipped:  # otherwise all is new
             changes = {"added": source.added, **changes}
-        changes |= {"gaps in the numbers": source.holes, "leftovers of killed writes, removed": source.swept}
+        changes |= {"missing from the numbering": source.holes, "left by killed writes, removed": source.swept}
         lines += [
             f"{source.name}: {len(paths):,} {what}: {listed_some(paths)}" for what, paths in changes.items() if paths
         ]

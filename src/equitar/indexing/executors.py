@@ -198,16 +198,14 @@ class _Worker:
             self._connection.send((task, words))
             result, error, trace = self._connection.recv()
         except (EOFError, OSError) as error:
-            self.end(kill=True)
+            self.end()
             raise LostError(f"its process ended with exit code {self._process.returncode}") from error
         if error is None:
             return cast("Result", result)
         raise error from _RemoteTraceError(trace)
 
-    def end(self, *, kill: bool = False) -> None:
-        """End the process: at once, or when it has done its task."""
-        if kill:
-            self._process.terminate()
+    def end(self) -> None:
+        """End the process, which has no task any more."""
         self._connection.close()
         try:
             self._process.wait(_PATIENCE)
@@ -229,8 +227,13 @@ class _RemoteTraceError(Exception):
 
 def serve(descriptor: int) -> None:
     """Do the tasks that come through a connection until it is closed; the main function of a `_Worker`."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that files written by halves are removed
-    with Connection(descriptor) as connection, suppress(EOFError, ConnectionError, KeyboardInterrupt):
+
+    def interrupt(*_: object) -> None:  # so that half-written files are removed
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    with suppress(EOFError, ConnectionError, KeyboardInterrupt), Connection(descriptor) as connection:
+        signal.signal(signal.SIGTERM, interrupt)
         while True:
             connection.send_bytes(_answer(connection.recv_bytes()))
 

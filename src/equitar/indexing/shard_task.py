@@ -203,7 +203,7 @@ def _compare(shard: Shard, sidecar: Sidecar) -> None:
     if digest_of(table, presence) != sidecar.digest:
         is_same_table = digest_of(table, sidecar.presence) == sidecar.digest
         what = "labels" if is_same_table else "members"
-        raise StaleSidecarError(f"{shard.where} has other {what} than its sidecar; {fix} and --force")
+        raise StaleSidecarError(f"{shard.where} has other {what} than its sidecar; {fix} with --force")
 
 
 def _fits(shard: Shard, shard_size: int, sidecar: Sidecar) -> bool:
