@@ -13,7 +13,10 @@ from mkdocs.exceptions import PluginError
 from equitar.cli import main
 
 _WIDTH = 88  # columns of the help on the page
-_PROMPTS = {"console": ("$ ", ""), "pycon": (">>> ", "... ")}  # of a command's first line, and of those after it
+_PROMPTS = {
+    "console": ("$ ", ""),
+    "pycon": (">>> ", "... "),
+}  # of a command's first line, and of those after it
 _SESSION = re.compile(
     r'<div class="language-(?P<language>console|pycon) highlight">(?=(?:<span class="filename">.*?</span>)?<pre>'
     r"(?:<span></span>)?<code>(?P<body>.*?)</code></pre>)",
@@ -21,13 +24,19 @@ _SESSION = re.compile(
 )
 _TAG = re.compile(r"<[^>]*>")
 _COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
-_FROM_ELSEWHERE = re.compile(r"""<(?:script|img|iframe|link|source)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//[^>]*>""")
+_FROM_ELSEWHERE = re.compile(
+    r"""<(?:script|img|iframe|link|source)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//[^>]*>"""
+)
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Put the help of every command where a page says ``{{ commands }}``; leave out comments: code that tests run."""
     shown = _COMMENT.sub("", markdown)
-    return shown.replace("{{ commands }}", "\n\n".join(_sections())) if "{{ commands }}" in shown else shown
+    return (
+        shown.replace("{{ commands }}", "\n\n".join(_sections()))
+        if "{{ commands }}" in shown
+        else shown
+    )
 
 
 def on_page_content(content: str, **_: object) -> str:
@@ -44,7 +53,9 @@ def on_page_content(content: str, **_: object) -> str:
 def on_post_page(output: str, **_: object) -> str:
     """Raise where a browser would ask another server for a part of the page."""
     if found := _FROM_ELSEWHERE.search(output):
-        raise PluginError(f"a page must load nothing from elsewhere; got {found[0]}")
+        raise PluginError(
+            f"a page must load nothing from elsewhere; got {found[0]}"
+        )
     return output
 
 
@@ -55,7 +66,9 @@ def _commands(session: str, language: str) -> str:
     goes_on = False
     for line in session.splitlines():
         if line.startswith(first) or (goes_on and line.startswith(next_)):
-            typed.append(line.removeprefix(first if line.startswith(first) else next_))
+            typed.append(
+                line.removeprefix(first if line.startswith(first) else next_)
+            )
             goes_on = language == "pycon" or line.endswith("\\")
         else:
             goes_on = False
@@ -64,7 +77,12 @@ def _commands(session: str, language: str) -> str:
 
 def _sections() -> Iterator[str]:
     """Yield a section for the program and for each of its commands."""
-    for words in ([], *([name] for name in main.list_commands(click.Context(main)))):
-        ran = CliRunner().invoke(main, [*words, "--help"], prog_name="equitar", terminal_width=_WIDTH)
+    for words in (
+        [],
+        *([name] for name in main.list_commands(click.Context(main))),
+    ):
+        ran = CliRunner().invoke(
+            main, [*words, "--help"], prog_name="equitar", terminal_width=_WIDTH
+        )
         title = " ".join(["equitar", *words])
         yield f"## {title}\n\n```console\n$ {title} --help\n{ran.output}```"
