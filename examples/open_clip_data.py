@@ -71,7 +71,7 @@ def get_equitar_data(
             seed=args.seed,
             weights=equitar.Passes(dict(zip(names, map(float, factors.split("::")), strict=True))) if factors else None,
             steps=args.train_num_samples // global_batch if args.train_num_samples else None,  # else all, once
-            hold=args.accum_freq,  # the loss gathers over accumulated batches: they are of one source too
+            hold=args.accum_freq,  # accumulated batches share a source
             stages=stages,
             collate=pairs,
             handler=log_and_continue,
