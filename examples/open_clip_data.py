@@ -70,7 +70,7 @@ def get_equitar_data(
             batch_size=args.batch_size,
             seed=args.seed,
             weights=equitar.Passes(dict(zip(names, map(float, factors.split("::")), strict=True))) if factors else None,
-            steps=args.train_num_samples // global_batch if args.train_num_samples else None,  # else all, once
+            steps=args.train_num_samples // global_batch if args.train_num_samples else None,  # None: one pass
             hold=args.accum_freq,  # accumulated batches share a source
             stages=stages,
             collate=pairs,
