@@ -22,7 +22,7 @@ from equitar.indexing.index import IndexReport, check, index, summarize
 from equitar.labels.tables import read_classes, read_labels
 from equitar.ranks import detect_array_part
 from equitar.sources import Source
-from equitar.text import _time, listed_some, table
+from equitar.text import duration, listed, megabytes, table
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -34,7 +34,7 @@ def report_shown(report: IndexReport, *, as_json: bool) -> str:
         return json.dumps({"sources": [asdict(one) for one in report.sources]}, indent=2)
     rows = [("source", "written", "up to date", "samples", "MB")]
     rows += [
-        (one.name, f"{one.written:,}", f"{one.skipped:,}", f"{one.samples:,}", f"{one.bytes / 1e6:,.1f}")
+        (one.name, f"{one.written:,}", f"{one.skipped:,}", f"{one.samples:,}", megabytes(one.bytes))
         for one in report.sources
     ]
     lines = [table(rows)]
@@ -42,11 +42,17 @@ def report_shown(report: IndexReport, *, as_json: bool) -> str:
         told = {"changed": one.changed, "gone": one.gone, "missing, left out": one.missing}
         if len(one.added) < one.written + one.skipped:  # else it is all new
             told = {"added": one.added, **told}
-        lines += [f"{one.name}: {len(paths):,} {what}: {listed_some(paths)}" for what, paths in told.items() if paths]
+        lines += [
+            f"{one.name}: {len(paths):,} {what}: {listed(paths, 10, quote=True)}"
+            for what, paths in told.items()
+            if paths
+        ]
         if one.holes:
-            lines.append(f"{one.name}: its numbers jump over {len(one.holes):,}: {listed_some(one.holes)}")
+            lines.append(f"{one.name}: its numbers jump over {len(one.holes):,}: {listed(one.holes, 10, quote=True)}")
         if one.swept:
-            lines.append(f"{one.name}: {len(one.swept):,} left by killed writes, removed: {listed_some(one.swept)}")
+            lines.append(
+                f"{one.name}: {len(one.swept):,} left by killed writes, removed: {listed(one.swept, 10, quote=True)}"
+            )
         lines += [f"{one.name}: {note}" for note in one.notes]
     return "\n".join(lines)
 
@@ -66,13 +72,13 @@ def estimates_shown(
             f"{one.to_read:,}",
             f"{one.walked:,}",
             f"{one.samples:,}",
-            f"{one.bytes / 1e6:,.1f}",
+            megabytes(one.bytes),
         )
         for one in found
     ]
     ways = [("way of reading", "requests", "MB read", f"time, {found[0].jobs} processes")]
     ways += [
-        (f"{one.name}: {way.how}", f"{way.requests:,}", f"{way.bytes / 1e6:,.1f}", _time(way.seconds))
+        (f"{one.name}: {way.how}", f"{way.requests:,}", megabytes(way.bytes), duration(way.seconds))
         for one in found
         for way in one.ways
     ]

@@ -25,7 +25,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from equitar.errors import WorkerError
-from equitar.text import _listed
+from equitar.text import listed
 
 if TYPE_CHECKING:
     import distributed
@@ -192,7 +192,7 @@ def outcomes(
         breaks += 1
         if breaks > _BREAKS:
             raise WorkerError(
-                f"processes were killed again and again, at last while they did {_listed(suspects)}; is there too little "
+                f"processes were killed again and again, at last while they did {listed(suspects, 5)}; is there too little "
                 "memory? Give fewer `jobs`"
             )
 
@@ -208,7 +208,7 @@ def _by_executor(
         for _, error in lost:
             if isinstance(error, BrokenExecutor):
                 raise WorkerError(
-                    f"the executor broke while it did {_listed(items)}: {error}; make a new one and run this again, which goes on "
+                    f"the executor broke while it did {listed(items, 5)}: {error}; make a new one and run this again, which goes on "
                     "from what is done"
                 ) from error
         coming = iter(items)

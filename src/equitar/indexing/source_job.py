@@ -20,7 +20,7 @@ from equitar.sidecars.sidecar import ClassNames
 from equitar.sidecars.summary import Summary, joined, newest_summary, shards_of, write_summary
 from equitar.sources import Source, StorageOptions, index_command, listed_sources
 from equitar.storage.listing import ShardList, sidecar_url
-from equitar.text import listed_some
+from equitar.text import listed
 from equitar.urls import local_path, shown
 
 
@@ -110,7 +110,9 @@ class SourceJob:
         """Make one failure of all shards that are not there."""
         if self.missing:
             self.missing.sort()
-            seen = f"{len(self.missing)} of {len(self.listed)} shards are missing: {listed_some(self.missing)}"
+            seen = (
+                f"{len(self.missing)} of {len(self.listed)} shards are missing: {listed(self.missing, 10, quote=True)}"
+            )
             mend = "restore them, or go on without them by `--missing-shards skip`"
             if self.source.summary is not None:
                 mend = f"they are looked for below {shown(self.listed.root)}; name their folder by `--root`, or {mend}"
