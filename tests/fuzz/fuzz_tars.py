@@ -338,9 +338,9 @@ def check_forged(draw: random.Random, arrays: dict[str, Any]) -> str:
         found = from_bytes(pack(changed), where="x.npz")
     except SidecarError:
         return "forged sidecar refused"
-    if len(found.offset) and found.sliceable:
-        assert int(found.offset.min()) >= 0, "a negative offset"
-        assert int((found.offset + found.size).max()) <= found.shard_size, "an offset beyond the shard"
+    if len(found.table.offset) and found.table.sliceable:
+        assert int(found.table.offset.min()) >= 0, "a negative offset"
+        assert int((found.table.offset + found.table.size).max()) <= found.shard_size, "an offset beyond the shard"
     return "forged sidecar read"
 
 
