@@ -18,7 +18,7 @@ from equitar.indexing.executors import num_cores
 from equitar.indexing.index import IndexReport, compare, index, summarize
 from equitar.ranks import detect_array_part
 from equitar.sources import Source
-from equitar.text import _time, counted, listed_some, table
+from equitar.text import counted, duration, listed, megabytes, table
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -30,7 +30,7 @@ def report_text(report: IndexReport, *, as_json: bool) -> str:
         return json.dumps({"sources": [asdict(source) for source in report.sources]}, indent=2)
     rows = [("source", "written", "up to date", "samples", "MB")]
     rows += [
-        (source.name, f"{source.written:,}", f"{source.skipped:,}", f"{source.samples:,}", f"{source.bytes / 1e6:,.1f}")
+        (source.name, f"{source.written:,}", f"{source.skipped:,}", f"{source.samples:,}", megabytes(source.bytes))
         for source in report.sources
     ]
     lines = [table(rows)]
@@ -40,7 +40,9 @@ def report_text(report: IndexReport, *, as_json: bool) -> str:
             changes = {"added": source.added, **changes}
         changes |= {"missing from the numbering": source.holes, "left by killed writes, removed": source.swept}
         lines += [
-            f"{source.name}: {len(paths):,} {what}: {listed_some(paths)}" for what, paths in changes.items() if paths
+            f"{source.name}: {len(paths):,} {what}: {listed(paths, 10, quote=True)}"
+            for what, paths in changes.items()
+            if paths
         ]
         lines += [f"{source.name}: {note}" for note in source.notes]
     return "\n".join(lines)
@@ -61,13 +63,13 @@ def estimates_text(
             f"{estimate.to_read:,}",
             f"{estimate.walked:,}",
             f"{estimate.samples:,}",
-            f"{estimate.bytes / 1e6:,.1f}",
+            megabytes(estimate.bytes),
         )
         for estimate in estimates
     ]
     ways = [("way of reading", "requests", "MB read", f"time, {estimates[0].jobs} processes")]
     ways += [
-        (f"{estimate.name}: {way.how}", f"{way.requests:,}", f"{way.bytes / 1e6:,.1f}", _time(way.seconds))
+        (f"{estimate.name}: {way.how}", f"{way.requests:,}", megabytes(way.bytes), duration(way.seconds))
         for estimate in estimates
         for way in estimate.ways
     ]

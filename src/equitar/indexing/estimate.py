@@ -196,6 +196,8 @@ def _walked(counted: _Counted, shard: Shard, fields: Collection[str] | None) -> 
 class _Counted:
     """Ranges of a shard, counted."""
 
+    descriptor = -1  # see `Ranges`
+
     def __init__(self, read: Callable[[int, int], bytes], size: int, *, requests: int = 0) -> None:
         self._read, self._size = read, size
         self.requests, self.bytes = requests, 0

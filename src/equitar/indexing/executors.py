@@ -338,7 +338,7 @@ def outcomes(
             lost = yield from _through(pool, task, waiting, limit=limit)
         for _, error in lost:
             if isinstance(error, BrokenExecutor):
-                names = listed([str(item) for item, _ in lost])
+                names = listed([str(item) for item, _ in lost], 5)
                 raise WorkerError(
                     f"{error}, the last while they read {names}; is there too little memory? Give fewer `jobs`"
                 )
@@ -365,7 +365,7 @@ def _by_executor(
         for _, error in lost:
             if isinstance(error, BrokenExecutor):
                 raise WorkerError(
-                    f"the executor broke while it did {listed([str(item) for item in items])}: {error}; make a new one and rerun "
+                    f"the executor broke while it did {listed(items, 5)}: {error}; make a new one and rerun "
                     "this to continue"
                 ) from error
         waiting = iter(items)

@@ -23,7 +23,7 @@ from equitar.sidecars.sidecar import ClassNames, read_sidecar
 from equitar.sidecars.summary import Summary, join_summaries, newest_summary, shards_of, write_summary
 from equitar.sources import Source, StorageOptions, listed_sources
 from equitar.storage.listing import ShardList, sidecar_url
-from equitar.text import listed_some
+from equitar.text import listed
 from equitar.urls import local_path, shown
 
 _SIDECARS_TRIED = 16  # of the previous summary, for how its labels were made
@@ -117,7 +117,9 @@ class SourceJob:
         """Make one failure of all missing shards."""
         if self.missing:
             self.missing.sort()
-            problem = f"{len(self.missing)} of {len(self.listed)} shards are missing: {listed_some(self.missing)}"
+            problem = (
+                f"{len(self.missing)} of {len(self.listed)} shards are missing: {listed(self.missing, 10, quote=True)}"
+            )
             fix = "restore them, or continue without them by `--missing-shards skip`"
             if self.source.summary is not None:
                 fix = f"they are expected below {shown(self.listed.root)}; pass their folder as `--root`, or {fix}"

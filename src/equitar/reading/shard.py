@@ -16,7 +16,7 @@ from equitar.arrays import Int64
 from equitar.errors import ShardMismatchError, SourceError
 from equitar.sidecars.sidecar import Sidecar
 from equitar.sources import Sample
-from equitar.storage.ranges import LocalRanges, Ranges
+from equitar.storage.ranges import Ranges
 from equitar.tar.grouping import what_differs
 from equitar.tar.headers import HEADER_BYTES
 from equitar.urls import shown
@@ -93,7 +93,7 @@ class OpenShard:
         self.is_whole = self._is_whole()
         self.layout = self._layout() if self.is_whole else None
         self.has_views = views
-        self.descriptor = file.descriptor if isinstance(file, LocalRanges) else -1
+        self.descriptor = file.descriptor
         self._read: Callable[[int, int], Any] = _viewed(file.read) if views else file.read
         self.num_bytes = sidecar.num_rows * (24 + _KEY_BYTES) + 48 * len(self._start)
 

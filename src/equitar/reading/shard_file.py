@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol, cast
 
 from equitar.errors import ShardMismatchError, SourceError, StaleSidecarError, StorageError
 from equitar.reading.prefetch import PrefetchQueue
@@ -27,7 +27,15 @@ from equitar.urls import local_path, shown
 _BEGINNING = 60  # bytes that an error shows of a file that is no tar
 
 
-def open_ranges(url: str, sidecar: Sidecar, source: Source, *, as_it_is: bool = False) -> Ranges:
+class ShardFile(Ranges, Protocol):
+    """A shard of which ranges are read."""
+
+    @property
+    def announced(self) -> PrefetchQueue | None:
+        """Ranges that are fetched ahead; None for a local file, where none are."""
+
+
+def open_ranges(url: str, sidecar: Sidecar, source: Source, *, as_it_is: bool = False) -> ShardFile:
     """Return a shard of which ranges can be read, at the offsets of its sidecar.
 
     A file that is here and can be sliced is opened and compared now; anything else when it is first read, or prepared.
@@ -55,6 +63,8 @@ class LazyRanges:
         is_near: Whether ranges of it need no requests once it is prepared, as there is a copy here.
         announced: What was announced of it.
     """
+
+    descriptor = -1  # see `Ranges`
 
     def __init__(self, opening: _Opening) -> None:
         """Keep how it is opened."""
