@@ -92,10 +92,10 @@ def write(runs: Sequence[Run], rows: Sequence[Row], folder: Path, name: str, tit
         with (folder / path).open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerows([kind._fields, *lines])
-    print(f"{'':38} {'before':>6} {'after':>6} {'difference':>14} {'better':>7}")
+    print(f"{'':38} {'before':>6} {'after':>6} {'difference':>15} {'better':>7}")
     for row in rows:
         gain = f"{row.difference:+.1f} +- {row.half:.1f}"
-        print(f"{row.case + ', ' + row.metric:38} {row.before:6.1f} {row.after:6.1f} {gain:>14} {row.better:>7}")
+        print(f"{row.case + ', ' + row.metric:38} {row.before:6.1f} {row.after:6.1f} {gain:>15} {row.better:>7}")
     draw(rows, folder / f"{name}.png", title)
     print(f"written to {folder}: {name}_runs.csv, {name}.csv, {name}.png")
 
