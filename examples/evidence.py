@@ -66,7 +66,7 @@ def _mnist() -> tuple[Images, Images]:
 def png(image: Images) -> bytes:
     """Return an image as the bytes of a PNG."""
     file = io.BytesIO()
-    Image.fromarray(image).save(file, format="PNG")
+    Image.fromarray(image).save(file, format="PNG", compress_level=1)
     return file.getvalue()
 
 
@@ -81,8 +81,9 @@ def compare(runs: Sequence[Run], case: str, metric: str, before: str, after: str
     pairs = np.array([(value, values[after, seed]) for (arm, seed), value in values.items() if arm == before])
     gains, num = pairs[:, 1] - pairs[:, 0], len(pairs)
     half = student.ppf(0.975, num - 1) * gains.std(ddof=1) / num**0.5 if num > 1 else float("inf")
+    mean = pairs.mean(axis=0).tolist()
     better = f"{int((gains > 0).sum())} of {num}"
-    return Row(case, metric, *pairs.mean(axis=0).tolist(), float(gains.mean()), float(half), better)
+    return Row(case, metric, mean[0], mean[1], float(gains.mean()), float(half), better)
 
 
 def write(runs: Sequence[Run], rows: Sequence[Row], folder: Path, name: str, title: str) -> None:

@@ -49,8 +49,8 @@ def prepare(sample: dict[str, Any]) -> dict[str, Any]:
     return {"__key__": sample["__key__"], "pixels": evidence.pixels_of(sample["png"]), "cls": int(sample["cls"])}
 
 
-def pixels_in(images: Sequence[evidence.Images]) -> Tensor:
-    return torch.from_numpy(np.stack(images))[:, None].float() / 127.5 - 1
+def pixels_in(images: evidence.Images) -> Tensor:
+    return torch.from_numpy(images)[:, None].float() / 127.5 - 1
 
 
 def train(batches: equitar.Batches, seed: int) -> nn.Module:
@@ -60,7 +60,7 @@ def train(batches: equitar.Batches, seed: int) -> nn.Module:
     model = nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(32 * (SIDE // 4) ** 2, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for batch in equitar.Loader(batches):
-        loss = cross_entropy(model(pixels_in(batch["pixels"])), torch.tensor(batch["cls"]))
+        loss = cross_entropy(model(pixels_in(np.stack(batch["pixels"]))), torch.tensor(batch["cls"]))
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

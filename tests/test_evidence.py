@@ -24,7 +24,7 @@ def written(folder: Path, name: str) -> list[dict[str, str]]:
 def test_debiased_and_mixed_batches_are_compared_and_are_the_same_for_one_source(tmp_path: Path) -> None:
     import evidence_debiased
 
-    rows = evidence_debiased.main(tmp_path, seeds=2, batch_size=64, steps=8, pairs=512)
+    rows = evidence_debiased.main(tmp_path, evidence_debiased.CASES, seeds=2, batch_size=64, steps=8, pairs=512)
     assert [row["case"] for row in written(tmp_path, "debiased")] == [row.case for row in rows]
     assert {row.case for row in rows} == set(evidence_debiased.CASES)
     difference = {(row.case, row.metric): row.difference for row in rows}
