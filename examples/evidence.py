@@ -102,10 +102,11 @@ def write(runs: Sequence[Run], rows: Sequence[Row], folder: Path, name: str, tit
 
 
 def draw(rows: Sequence[Row], path: Path, title: str) -> None:
-    """Draw the differences with their intervals, one below the other."""
+    """Draw the differences with their intervals, one below the other; the probe has a scale of its own, and is left out."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    rows = [row for row in rows if row.metric != "source probe"]
     figure = Figure(figsize=(7, 1.3 + 0.32 * len(rows)), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -114,7 +115,7 @@ def draw(rows: Sequence[Row], path: Path, title: str) -> None:
     axes.axvline(0, color="#8593a1", linewidth=1)
     axes.set_yticks(range(len(rows)), [f"{row.case}, {row.metric}" for row in rows])
     axes.invert_yaxis()
-    axes.set_xlabel("difference in percentage points, mean of seeds and 95 % interval")
+    axes.set_xlabel("difference in percentage points, with its 95 % interval")
     axes.set_title(title, fontsize=10, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)

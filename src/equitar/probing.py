@@ -77,15 +77,35 @@ class SourceProbe:
         for place, (name, recall) in enumerate(zip(self.sources, self.recall, strict=True)):
             rows.append((name, f"{recall:.1%}", *([words[place].ljust(width)] if words else [])))
         lines = [line.rstrip() for line in table(rows).splitlines()]
+        expected = {
+            "clearly": ": batches of one source can help, if image and caption both do",
+            "partly": ": batches of one source help little, if at all",
+            "hardly": ": expect nothing from batches of one source",
+        }
         sentence = (
-            f"the source of {self.accuracy:.1%} is named correctly (chance {self.chance:.1%}, {self.samples:,} samples): "
-            f"it is {self.gives_away} given away"
+            f"probe    {self.accuracy:.1%} of {self.samples:,} samples get the right source (chance {self.chance:.1%})\n"
+            f"source   {self.gives_away} given away{expected[self.gives_away]}"
         )
-        repeated = self.distinct is not None and self.distinct < _REPEATED
-        note = (
-            f"only {self.distinct:.1%} of the captions are distinct: equal captions in a batch count as wrong answers"
-        )
-        return "\n".join([*lines, sentence, *([note] if repeated else [])])
+        lines.append(sentence)
+        if self.distinct is not None and self.distinct < _REPEATED:
+            distinct = f"{self.distinct:.1%} of the captions are distinct"
+            lines.append(f"note     {distinct}: equal ones in a batch count as wrong answers")
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what JSON can hold."""
+        words = self.words or (None,) * len(self.sources)
+        sources = zip(self.sources, self.recall, words, strict=True)
+        return {
+            "samples": self.samples,
+            "accuracy": self.accuracy,
+            "chance": self.chance,
+            "gives_away": self.gives_away,
+            "distinct": self.distinct,
+            "sources": [
+                {"name": name, "recall": recall, "words": each and list(each)} for name, recall, each in sources
+            ],
+        }
 
     def with_captions(self, captions: SourceProbe) -> str:
         """Return what to expect of batches of one source, in words, where this is the probe of the images.
@@ -201,8 +221,10 @@ def caption_probe(
 
     if samples < 1:
         raise ValueError(f"`samples` must be >= 1; got {samples}")
-    is_listed = isinstance(sources, Source | Sequence)
-    catalog = catalog_of(listed_sources(sources)) if is_listed else sources.prepared().catalog
+    if isinstance(sources, Source | Sequence):
+        catalog = catalog_of(listed_sources(sources))
+    else:
+        catalog = sources.prepared().catalog
     captions, names = _captions(catalog, field.lower(), samples, np.random.default_rng(seed))
     # Captions as they are: no list of stop words, since "of" may be what gives a source away.
     bag = CountVectorizer(binary=True, token_pattern=r"(?u)\b\w+\b", max_features=_VOCABULARY)  # noqa: S106  (not a password)
