@@ -160,6 +160,8 @@ def test_ranges_hold_all_places_in_order_and_apart(drawn: list[tuple[int, int]])
 class Waiting:
     """Ranges that answer only when several are asked for at once."""
 
+    descriptor = -1
+
     def __init__(self, raw: bytes, parties: int) -> None:
         self.raw, self.barrier = raw, threading.Barrier(parties)
 

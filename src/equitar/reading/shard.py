@@ -14,9 +14,9 @@ import numpy as np
 
 from equitar.arrays import Int64
 from equitar.errors import ShardMismatchError, SourceError
+from equitar.reading.shard_file import ShardFile
 from equitar.sidecars.sidecar import Sidecar
 from equitar.sources import Sample
-from equitar.storage.ranges import Ranges
 from equitar.tar.grouping import what_differs
 from equitar.tar.headers import HEADER_BYTES
 from equitar.urls import shown
@@ -50,7 +50,7 @@ class OpenShard:
     """
 
     def __init__(
-        self, url: str, sidecar: Sidecar, file: Ranges, *, fields: Collection[str] | None, views: bool
+        self, url: str, sidecar: Sidecar, file: ShardFile, *, fields: Collection[str] | None, views: bool
     ) -> None:
         """Prepare to slice.
 
