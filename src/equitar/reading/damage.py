@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from equitar.errors import PlanError, ShardMismatchError, SourceError, StaleSidecarError, StorageError
-from equitar.reading.reader import Reader
+from equitar.reading.prefetch import Wanted
+from equitar.reading.reader import Reader, SampleReader
 from equitar.sources import Sample
 
 Handler: TypeAlias = Literal["skip_sample", "skip_shard"] | Callable[[Exception], bool] | None
@@ -40,7 +41,7 @@ def checked_handler(handler: Handler) -> Handler:
     return handler
 
 
-class TolerantReader:
+class TolerantReader(SampleReader):
     """Reads samples of one source, and continues where some cannot be read."""
 
     def __init__(self, reader: Reader, handler: Handler) -> None:
@@ -51,10 +52,14 @@ class TolerantReader:
             handler: ``skip_sample`` loses what cannot be read, ``skip_shard`` all of its shard from then on; a function of the
                 error returns True to lose what cannot be read. It is called once for each shard.
         """
-        self.reader, self._handler = reader, handler
+        self.reader, self._handler, self.may_lose = reader, handler, True
         self._lost: set[int] = set()  # shards
         self._suspect: set[int] = set()  # shards of which only samples with the right headers are taken
         self._failures: dict[int, int] = {}
+
+    def wanted(self, shard: int, row: int) -> list[Wanted]:
+        """Return the remote ranges that a sample will be read by."""
+        return self.reader.wanted(shard, row)
 
     def read(self, shard: int, row: int) -> Sample:
         """Return one sample.

@@ -7,7 +7,8 @@ when it is opened, and a read that ends early is an error, so a shard that was r
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TypeAlias
+from functools import cached_property
+from typing import Protocol, TypeAlias
 
 from equitar.bounded_cache import BoundedCache
 from equitar.reading.prefetch import Wanted
@@ -37,7 +38,25 @@ def _closed(value: tuple[dict[int, OpenShard], int, OpenShard]) -> bool:
     return True
 
 
-class Reader:
+class SampleReader(Protocol):
+    """What a feed needs of a reader; classes that read otherwise inherit the defaults."""
+
+    may_lose: bool = False  # whether `read` may raise SampleLostError
+    for_blocks: Reader | None = None  # reads the same samples, several steps at once
+
+    def read(self, shard: int, row: int) -> Sample:
+        """Return one sample.
+
+        Raises:
+            SampleLostError: If it cannot be read, and that is not an error.
+        """
+
+    def wanted(self, shard: int, row: int) -> list[Wanted]:
+        """Return the remote ranges that a sample will be read by."""
+        return []
+
+
+class Reader(SampleReader):
     """Reads samples of one source by shard and row."""
 
     def __init__(self, sidecars: Sidecars, cache: OpenShards, *, fields: Collection[str] | None, copy: bool) -> None:
@@ -52,6 +71,7 @@ class Reader:
         self._sidecars, self._cache, self._copy = sidecars, cache, copy
         self._fields = None if fields is None else frozenset(field.lower() for field in fields)
         self._open: dict[int, OpenShard] = {}
+        self.for_blocks = self
         self._unchecked: set[int] = set()
 
     def open(self, shard: int) -> OpenShard:
@@ -90,7 +110,7 @@ class Reader:
         self._unchecked.add(shard)
         self._close(shard)
 
-    @property
+    @cached_property
     def is_remote(self) -> bool:
         """Whether its shards are worth prefetching."""
         urls = self._sidecars.shards.urls  # all in one place, as they have one root
@@ -98,6 +118,8 @@ class Reader:
 
     def wanted(self, shard: int, row: int) -> list[Wanted]:
         """Return the ranges that a sample will be read by; none if its shard is a local file."""
+        if not self.is_remote:
+            return []
         opened = self.open(shard)
         queue = opened.prefetch
         return [] if queue is None else [(queue, *span) for span in opened.ranges(row)]

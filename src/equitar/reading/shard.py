@@ -84,9 +84,8 @@ class OpenShard:
         # The fields of each row, in order, if all rows have the same and one read serves a row.
         self.layout = self._layout() if self.is_whole else None
         self.has_views = views
-        is_local = isinstance(file, LocalRanges)
-        self.descriptor = file.descriptor if is_local else -1
-        self.prefetch = None if is_local else file.queue
+        self.descriptor = file.descriptor if isinstance(file, LocalRanges) else -1
+        self.prefetch = file.queue if isinstance(file, LazyRanges) else None
         self._read: Callable[[int, int], Any] = _viewed(file.read) if views else file.read
         self.num_bytes = sidecar.num_rows * (24 + _KEY_BYTES) + 48 * len(self._start)  # estimated memory
 
