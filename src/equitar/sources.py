@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from equitar.display import clipped
 from equitar.errors import SourceError
 from equitar.rng import Purpose, draws, fold, text_id
 from equitar.urls import shown
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 Sample: TypeAlias = dict[str, Any]
 Stage: TypeAlias = Callable[[Iterable[Any]], Iterable[Any]]
+_SHOWN_URLS = 2
+_SHOWN_CHARACTERS = 100  # of each
 _SUMMARY = re.compile(r".*\.summary\.(?:json|npz)(?:\?.*)?", re.DOTALL)
 
 
@@ -189,12 +192,17 @@ class Source:
 
     def __repr__(self) -> str:
         """Show where the shards are, without what may be secret."""
-        urls = repr(shown(self.urls)) if isinstance(self.urls, str) else repr([shown(url) for url in self.urls])
-        more = [
-            f"{name}={shown(value)!r}" for name in ("root", "sidecars") if (value := getattr(self, name)) is not None
+        patterns = [repr(clipped(shown(url), _SHOWN_CHARACTERS)) for url in self._patterns[:_SHOWN_URLS]]
+        rest = len(self._patterns) - _SHOWN_URLS
+        urls = ", ".join(patterns) + (f" and {rest:,} more" if rest > 0 else "")
+        words = [repr(self.name), urls if isinstance(self.urls, str) else f"[{urls}]"]
+        words += [
+            f"{name}={clipped(shown(value), _SHOWN_CHARACTERS)!r}"
+            for name in ("root", "sidecars")
+            if (value := getattr(self, name))
         ]
-        more += [f"keep={self.keep!r}"] if self.keep is not None else []
-        return f"Source({', '.join([repr(self.name), urls, *more])})"
+        words += [clipped(f"keep={self.keep!r}", _SHOWN_CHARACTERS)] if self.keep is not None else []
+        return f"Source({', '.join(words)})"
 
 
 def listed_sources(sources: Source | Iterable[Source]) -> tuple[Source, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import webdataset as wds
 
+from equitar.display import Display, Displayed
 from equitar.errors import PlanError, SourceError
 from equitar.loading.execution import Execution
 from equitar.loading.position import SharedPosition
@@ -23,6 +24,7 @@ from equitar.planning.weights import Weights
 from equitar.progress import Position, checked_epoch
 from equitar.ranks import Topology, detect_workers, refuse_resharding
 from equitar.sidecars.catalog import Repeat
+from equitar.text import counted
 
 _INSTEAD = {
     "shuffle": "`shuffle=` of the builder",
@@ -59,7 +61,7 @@ _PUBLIC = (
 )
 
 
-class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no types
+class Batches(Displayed, wds.DataPipeline):  # type: ignore[misc]  # webdataset has no types
     """Batches, or single samples, of a plan; returned by `debiased`, `mixed` and `exact`.
 
     It is an `IterableDataset`: use it in `equitar.Loader`, or in ``DataLoader(batches, batch_size=None)`` with `set_epoch`
@@ -78,6 +80,23 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         result = type(self).__new__(type(self))
         result.__dict__.update(self.__dict__, _execution=self._execution.copied())
         return result
+
+    def _display(self) -> Display:
+        request, plan = self._execution.request, self._execution.latest_plan
+        resolved = request.resolved_already
+        words = [
+            type(request.recipe).__name__.lower(),
+            counted(len(request.sources), "source"),
+            "single samples" if request.collate_fn is None else f"batch_size={request.batch_size}",
+        ]
+        if resolved is not None:
+            words.append(f"rank {resolved.rank} of {resolved.world_size}")
+        if plan is not None:
+            words.append(f"{counted(plan.num_steps, 'step')} per epoch")
+        samples: dict[str, int | None] = dict.fromkeys(source.name for source in request.sources)
+        if resolved is not None:
+            samples |= {supply.name: int(supply.num_rows.sum()) for supply in resolved.supplies}
+        return Display((f"Batches({', '.join(words)})",), samples)
 
     def __dir__(self) -> list[str]:
         return [*(name for name in super().__dir__() if name.startswith("_")), *_PUBLIC]

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from equitar.checks import check_integer
+from equitar.display import Display, Displayed, display_of
 from equitar.errors import PlanError, SidecarError
 from equitar.loading.batches import Batches, execution_of, own_copy
 from equitar.loading.execution import Execution
@@ -32,7 +33,7 @@ class _Recorded(IterableDataset[Any]):
     """Batches with their records, as workers send them to a Loader."""
 
     def __init__(self, batches: Batches) -> None:
-        self._batches, self.execution = batches, execution_of(batches)
+        self.batches, self.execution = batches, execution_of(batches)
         self.buffers: SharedBuffers | None = None
 
     def __iter__(self) -> Recorded:
@@ -46,14 +47,14 @@ class _Recorded(IterableDataset[Any]):
         return self.buffers.sent(worker, recorded) if self.buffers is not None and num_workers else recorded
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self.batches)
 
 
 def _unchanged(batch: Any) -> Any:
     return batch
 
 
-class Loader(DataLoader[Any]):
+class Loader(Displayed, DataLoader[Any]):
     """Loads batches through workers; the arguments are torch's own.
 
     The epoch advances by itself with the last batch of a pass; a pass that is broken off begins again where it began, even if that
@@ -129,6 +130,12 @@ class Loader(DataLoader[Any]):
         self._counters = LoaderCounters()
         self._is_compared = False
         self._has_warned = False
+
+    def _display(self) -> Display:
+        (title,), samples = display_of(self._recorded.batches)
+        return Display(
+            (f"Loader(num_workers={self.num_workers}, epoch {self.epoch}, step {self.step})", title), samples
+        )
 
     def __dir__(self) -> list[str]:
         return [*(name for name in super().__dir__() if name.startswith("_")), *_PUBLIC]
