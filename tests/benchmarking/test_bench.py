@@ -17,7 +17,7 @@ import webdataset as wds
 from click.testing import CliRunner, Result
 
 import equitar
-from equitar.benchmarking.contenders import FirstSteps, PlainBatches, plain_sources
+from equitar.benchmarking.contenders import PlainBatches, first_steps, plain_sources
 from equitar.benchmarking.profiler import Profile, Stopwatch, profile_into
 from equitar.cli.app import main
 from equitar.errors import PlanError
@@ -220,7 +220,7 @@ def batches_of_one(sources: list[Source]) -> Iterator[Any]:
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_the_first_steps_are_those_of_training(sources: list[Source], num_workers: int) -> None:
     batches = equitar.debiased(sources, batch_size=4, rank=0, world_size=1)
-    loader, whole = Loader(FirstSteps(batches, 5), num_workers=num_workers), Loader(batches, num_workers=num_workers)
+    loader, whole = Loader(first_steps(batches, 5), num_workers=num_workers), Loader(batches, num_workers=num_workers)
     first = iter(loader)
     assert flat(next(first) for _ in range(5)) == flat(list(whole)[:5])
     with pytest.raises(PlanError, match="ended at step 5"):  # nobody worked on behind our back

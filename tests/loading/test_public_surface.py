@@ -84,7 +84,7 @@ def test_the_source_of_a_mixed_batch_is_a_name_for_each_sample(stages: list[Any]
 
 
 def test_numbers_of_numpy_are_numbers(sources: list[Source]) -> None:
-    batches = equitar.debiased(sources, batch_size=np.int64(4), seed=np.int32(1))  # type: ignore[arg-type]
+    batches = equitar.debiased(sources, batch_size=np.int64(4), seed=np.int32(1))
     assert flat(batches) == flat(equitar.debiased(sources, batch_size=4, seed=1))
 
 

@@ -49,7 +49,7 @@ def test_scattered_members_become_one_sample_where_the_first_is(raw: bytes, copy
 
 def test_without_the_option_they_are_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(
-        equitar.errors.ShardError, match=r"key 'a' again at byte 3072 .*after it began at byte 512.*--regroup"
+        equitar.errors.ShardError, match=r"key 'a' again at byte 3072 .*after byte 512.*--regroup"
     ):
         indexed(tmp_path / "x.tar", APART + END, regroup=False)
     assert not list(tmp_path.glob("*.npz"))
@@ -68,7 +68,7 @@ def test_shards_that_need_no_regrouping_are_indexed_as_without_it(tmp_path: Path
     [
         (APART + member("a.jpg", b"new") + END, "field 'jpg' of key 'a' twice"),
         (APART + member("./a.txt", b"new") + END, "keys './a' and 'a'"),
-        (APART, "ends without an end mark, so members of any sample may have been cut"),
+        (APART, "ends without an end mark, so members of any sample may be missing"),
         (APART[:-100], "is damaged at byte"),
         (odd_tars.CASES["dot_slash_mixed"].make()["dot_slash_mixed.tar"], "keys './a' and 'a'"),
     ],

@@ -249,7 +249,7 @@ class Workload:
         self._execution = execution_of(batches)
         request, resolved = self._execution.request, self._execution.request.resolved
         shares = (plan.share(step, resolved.rank, resolved.world_size) for step in range(steps))
-        places = [plan.places(step, *share) for step, share in enumerate(shares)]
+        places = [plan.samples(step, *share) for step, share in enumerate(shares)]
         source, shard, row, copy = (np.concatenate(columns) for columns in zip(*places, strict=True))
         names = [one.name for one in resolved.catalog.sources]
         index_of = np.array([names.index(name) for name in plan.names])

@@ -111,7 +111,7 @@ def debiased(
             shuffle=shuffle,
             repeat=repeat,
             stages=checked_stages(stages),
-            collate_fn=collate_fn,
+            collate_fn=_checked(collate_fn),
             fields=fields,
             copy=copy,
             plan_workers=plan_workers,
@@ -173,7 +173,7 @@ def mixed(  # noqa: D417  (`debiased` documents the other arguments)
             shuffle=shuffle,
             repeat=repeat,
             stages=checked_stages(stages),
-            collate_fn=None if batch_size is None else collate_fn,
+            collate_fn=None if batch_size is None else _checked(collate_fn),
             fields=fields,
             copy=copy,
             plan_workers=plan_workers,
@@ -224,7 +224,7 @@ def exact(  # noqa: D417  (`debiased` documents the other arguments)
             shuffle=0,
             repeat=repeat,
             stages=checked_stages(stages),
-            collate_fn=collate_fn,
+            collate_fn=_checked(collate_fn),
             fields=fields,
             copy=copy,
             plan_workers=1,
@@ -243,6 +243,12 @@ def _listed(sources: Source | Sequence[Source]) -> tuple[Source, ...]:
     if not listed:
         raise PlanError("`sources` must have at least one source; got none")
     return listed
+
+
+def _checked(collate_fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    if not callable(collate_fn):
+        raise PlanError(f"`collate_fn` must be a function of a list of samples; got {collate_fn!r}")
+    return collate_fn
 
 
 def _check_max_passes(max_passes: float | None) -> None:

@@ -16,7 +16,7 @@ from equitar.loading.shared_slots import keep_freed_memory
 from equitar.planning.passes import PassStart
 from equitar.planning.plan import Plan, PlanSpec, batch_size_then
 from equitar.planning.recipes import Recipe
-from equitar.planning.repeat_factors import asked_factor
+from equitar.planning.repeat_factors import RepeatFactor
 from equitar.planning.supply import Supply
 from equitar.progress import Position
 from equitar.ranks import Topology, detect_ranks
@@ -64,16 +64,16 @@ class Request:
 
     def __post_init__(self) -> None:
         for name in ("seed", "shuffle", "max_substitutes", "read_ahead"):
-            check_integer(name, getattr(self, name), 0)
-        check_integer("batch_size", self.batch_size, 1)
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), 0))
+        object.__setattr__(self, "batch_size", check_integer("batch_size", self.batch_size, 1))
         if self.plan_workers is not None:
-            check_integer("plan_workers", self.plan_workers, 1)
-        check_place(self.rank, self.world_size)
-        asked_factor(self.repeat)
+            object.__setattr__(self, "plan_workers", check_integer("plan_workers", self.plan_workers, 1))
+        rank, world_size = check_place(self.rank, self.world_size)
+        object.__setattr__(self, "rank", rank)
+        object.__setattr__(self, "world_size", world_size)
+        object.__setattr__(self, "repeat", RepeatFactor.of(self.repeat))
         if isinstance(self.fields, str):
             raise PlanError(f"`fields` must be a collection of names; got the single {self.fields!r}")
-        if not (self.collate_fn is None or callable(self.collate_fn)):
-            raise PlanError(f"`collate_fn` must be a function of a list of samples; got {self.collate_fn!r}")
         checked_handler(self.handler)
         for source in self.sources:
             checked_stages(source.stages)
@@ -117,7 +117,7 @@ class Request:
 
     def plan(self, position: Position, num_workers: int, pass_start: PassStart) -> Plan:
         """Return the plan of the epoch that begins at a position, along the passes from their start."""
-        check_integer("num_workers", num_workers, 0)
+        num_workers = check_integer("num_workers", num_workers, 0)
         world_size = position.world_size or self.resolved.world_size
         spec = PlanSpec(
             batch_size=batch_size_then(world_size, batch_size=self.batch_size, world_size=self.resolved.world_size),
@@ -126,7 +126,7 @@ class Request:
             seed=self.seed,
             epoch=position.epoch,
             shuffle=self.shuffle,
-            walk=pass_start,
+            pass_start=pass_start,
         )
         return self.recipe.plan(self.resolved.supplies, spec)
 

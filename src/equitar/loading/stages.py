@@ -119,7 +119,7 @@ class _Slices:
         names = (source.name for source in catalog.sources)
         readers = dict(zip(names, execution.request.readers(open_shards()), strict=True))
         for step in steps_of(plan, topology, position.step + topology.worker):
-            places = plan.places(step, *plan.share(step, topology.rank, topology.world_size))
+            places = plan.samples(step, *plan.share(step, topology.rank, topology.world_size))
             for source, shard, row, copy in zip(*(column.tolist() for column in places), strict=True):
                 name = plan.names[source]
                 yield Slice(readers[name], name, shard, row, copy, step)

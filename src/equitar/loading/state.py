@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, TypedDict
 
 from equitar.errors import PlanError
 from equitar.loading.request import Request
 from equitar.planning.passes import PassPosition, PassStart
 from equitar.planning.plan import Plan
-from equitar.planning.recipes import Debiased, Mixed
 from equitar.planning.supply import Supply
-from equitar.planning.weights import canonical, canonical_changes
 from equitar.progress import Position
 
 STATE_VERSION = 1
@@ -54,19 +51,15 @@ class State(TypedDict):
 
 def state_of(request: Request, plan: Plan, position: Position) -> State:
     """Return the state of a run at a position of its plan."""
-    repeat, recipe, resolved = request.repeat, request.recipe, request.resolved
-    if isinstance(recipe, Mixed):
-        recipe = replace(recipe, weights=canonical(recipe.weights))
-    elif isinstance(recipe, Debiased):
-        recipe = replace(recipe, weights=canonical_changes(recipe.weights))
+    repeat, resolved = request.repeat, request.resolved
     made_of = {
         "seed": str(request.seed),
         "shuffle": str(request.shuffle),
-        "recipe": repr(recipe),
+        "recipe": repr(request.recipe),
         "repeat": getattr(repeat, "__qualname__", repr(repeat)),
         **{f"source {supply.name!r}": _shards_of(supply) for supply in resolved.supplies},
     }
-    spec = plan.shape
+    spec = plan.spec
     return State(
         version=STATE_VERSION,
         epoch=position.epoch,
@@ -76,8 +69,8 @@ def state_of(request: Request, plan: Plan, position: Position) -> State:
         global_batch=plan.global_batch,
         made_of=made_of,
         summaries=resolved.catalog.file_digests,
-        walk=(spec.walk.epoch, _rows_of(spec.walk.places)),
-        places=_rows_of(plan.places_at(min(position.step, plan.num_steps))),
+        walk=(spec.pass_start.epoch, _rows_of(spec.pass_start.positions)),
+        places=_rows_of(plan.pass_positions(min(position.step, plan.num_steps))),
     )
 
 
@@ -100,7 +93,7 @@ def summaries_in(state: State) -> Mapping[str, str]:
 def pass_start_in(state: State) -> PassStart:
     """Return how the epochs of a state go along the passes."""
     epoch, places = state["walk"]
-    return PassStart(epoch=epoch, places=tuple(PassPosition(*place) for place in places))
+    return PassStart(epoch=epoch, positions=tuple(PassPosition(*place) for place in places))
 
 
 def pass_start_after(state: State) -> tuple[PassStart, int]:
@@ -109,7 +102,7 @@ def pass_start_after(state: State) -> tuple[PassStart, int]:
     Where the state is within an epoch, the rest of that epoch is left out.
     """
     epoch = state["epoch"] + (state["step"] > 0)
-    return PassStart(epoch=epoch, places=tuple(PassPosition(*place) for place in state["places"])), epoch
+    return PassStart(epoch=epoch, positions=tuple(PassPosition(*place) for place in state["places"])), epoch
 
 
 def differences(state: State, now: State) -> list[str]:
@@ -134,7 +127,7 @@ def check_state(state: State, now: State) -> None:
 
 
 def _rows_of(places: Iterable[PassPosition]) -> list[tuple[str, int, int, int]]:
-    return [(place.source, place.pass_number, place.at, place.copies) for place in places]
+    return [(place.source, place.pass_number, place.taken, place.copies) for place in places]
 
 
 def _shards_of(supply: Supply) -> str:

@@ -156,11 +156,11 @@ def plan(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Preview:
     return Preview(
         epoch=epoch,
         steps=planned.num_steps,
-        batch_size=planned.shape.batch_size,
+        batch_size=planned.spec.batch_size,
         world_size=request.resolved.world_size,
         num_workers=num_workers,
-        lanes=planned.shape.lanes,
-        seed=planned.shape.seed,
+        lanes=planned.spec.lanes,
+        seed=planned.spec.seed,
         digest=planned.digest,
         sources=tuple(
             SourcePreview(
@@ -245,16 +245,16 @@ def _consumers(request: Request, plan: Plan, num_workers: int) -> tuple[tuple[Co
     """Return what the first consumers read, and the number of steps that this is counted over."""
     resolved, workers = request.resolved, max(1, num_workers)
     each = -(-plan.num_steps // workers)  # steps of a consumer
-    within = min(_MOST_BATCHES // max(1, each), _MOST_PLACES // max(1, each * plan.shape.batch_size), _MOST_CONSUMERS)
+    within = min(_MOST_BATCHES // max(1, each), _MOST_PLACES // max(1, each * plan.spec.batch_size), _MOST_CONSUMERS)
     chosen = range(min(max(1, within), resolved.world_size * workers))
-    most_steps = min(_MOST_BATCHES, max(1, _MOST_PLACES // plan.shape.batch_size)) * workers
+    most_steps = min(_MOST_BATCHES, max(1, _MOST_PLACES // plan.spec.batch_size)) * workers
     counted_steps = plan.num_steps if within else min(plan.num_steps, most_steps)
     topologies = [_topology(resolved, one // workers, one % workers, num_workers) for one in chosen]
     read: list[list[Int64]] = [[] for _ in chosen]  # (3, n) each: source, shard and row
     for step in range(counted_steps):  # steps outside, ranks inside: a window that workers share is dealt once
         for index in range(step % workers, len(chosen), workers):
             first, last = plan.share(step, topologies[index].rank, resolved.world_size)
-            read[index].append(np.stack(plan.places(step, first, last)[:3]))
+            read[index].append(np.stack(plan.samples(step, first, last)[:3]))
     sizes = _Sizes(request, plan.names)
     return tuple(_account(sizes, one, places) for one, places in zip(topologies, read, strict=True)), counted_steps
 

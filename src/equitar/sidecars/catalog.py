@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from equitar.planning.repeat_factors import (
     ONE,
     ClassCounts,
     RepeatFactor,
-    asked_factor,
     class_factors,
     count_classes,
     sample_factors,
@@ -36,7 +35,7 @@ from equitar.sources import Source, index_command, listed_sources
 from equitar.urls import join, shown
 
 logger = logging.getLogger("equitar")
-Repeat: TypeAlias = float | RepeatFactor | Callable[[Sidecar], Any] | None
+Repeat: TypeAlias = float | Literal["median"] | RepeatFactor | Callable[[Sidecar], Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -195,7 +194,7 @@ def supplies_of(catalog: Catalog, repeat: Repeat) -> list[Supply]:
     Raises:
         SidecarError: If repeats need labels that a source was indexed without.
     """
-    how = asked_factor(repeat)
+    how = RepeatFactor.of(repeat)
     return [
         _supply(rows, summary, how) for rows, summary in zip(_rows_of(catalog, how), catalog.summaries, strict=True)
     ]
@@ -207,7 +206,7 @@ def row_factors(catalog: Catalog, repeat: Repeat) -> list[Callable[[int, Sidecar
     Raises:
         SidecarError: If repeats need labels that a source was indexed without.
     """
-    how = asked_factor(repeat)
+    how = RepeatFactor.of(repeat)
     return [rows.of for rows in _rows_of(catalog, how)]
 
 
