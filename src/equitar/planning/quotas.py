@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import lcm
 
 import numpy as np
 
@@ -42,10 +43,11 @@ def largest_remainder(shares: Sequence[Fraction], total: int) -> list[int]:
     >>> largest_remainder([Fraction(1), Fraction(1), Fraction(1)], 10)
     [4, 3, 3]
     """
-    whole = sum(shares)
-    exact = [share * total / whole for share in shares]
-    result = [int(share) for share in exact]
-    by_remainder = sorted(range(len(shares)), key=lambda index: (result[index] - exact[index], index))
+    unit = lcm(*(share.denominator for share in shares))
+    units = [share.numerator * (unit // share.denominator) for share in shares]  # far quicker than fractions
+    whole = sum(units)
+    result = [total * number // whole for number in units]
+    by_remainder = sorted(range(len(shares)), key=lambda index: -(total * units[index] % whole))
     for index in by_remainder[: total - sum(result)]:
         result[index] += 1
     return result
