@@ -19,6 +19,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+_NEAR = 8  # steps around the estimate of where a source runs out that are looked at first
 _STEPS_CACHED = 1 << 14  # steps for which the copies they take are cached while an epoch is located
 
 
@@ -180,6 +181,10 @@ def _crossings(
 def _steps_supplied(source: int, left: int, num_steps: int, taken: Callable[[int], Sequence[int]]) -> int:
     """Return the most steps whose copies of a source do not exceed what is left of its pass."""
     low, high = 0, num_steps
+    estimate = left * num_steps // max(1, taken(num_steps)[source])
+    for step in (estimate - _NEAR, estimate + _NEAR):
+        if low < step < high:
+            low, high = (step, high) if taken(step)[source] <= left else (low, step - 1)
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if taken(middle)[source] <= left else (low, middle - 1)

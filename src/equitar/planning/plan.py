@@ -136,6 +136,7 @@ def digest_of(supplies: Sequence[Supply], spec: PlanSpec, detail: str) -> str:
 
 Agree: TypeAlias = Literal["world", "rank"]
 Short: TypeAlias = Literal["error", "leave_out"]
+Composition: TypeAlias = Literal["stratified", "independent"]
 
 
 class Plan(Protocol):

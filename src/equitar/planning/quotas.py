@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import lcm
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from math import gcd, lcm
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from equitar.planning.weights import Changes, Passes, Weights, ZeroVL, by_name, 
 from equitar.rng import Purpose, draws, fold
 
 _DRAWN_AT_ONCE = 1 << 20
+_CANDIDATES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,60 @@ def spread(quotas: Sequence[int], first: int) -> list[int]:
 
 def _rows(have: Sequence[int], quotas: Sequence[int]) -> list[tuple[int, int, int]]:
     return list(zip(range(len(have)), have, quotas, strict=True))
+
+
+def stratified(quotas: Sequence[int], first: int, num_batches: int) -> list[int]:
+    """Return how many items of each source the first so many batches have, if each has the floor or ceiling of every share.
+
+    This is systematic sampling: the shares of a batch lie side by side on a line, ``quota / num_batches`` each, and every
+    whole number from a start on takes one item of the source where it falls. Batch p starts at the fraction of
+    ``p * multiplier / num_batches``; over all batches each start comes once, so that the quotas are exact.
+
+    Args:
+        quotas: Items of each source, (sources,); their sum is a multiple of `num_batches`.
+        first: How many batches, in [0, num_batches].
+        num_batches: Batches of the epoch.
+
+    >>> [stratified([6, 3, 1], first, 5) for first in range(6)]
+    [[0, 0, 0], [1, 0, 1], [2, 1, 1], [3, 2, 1], [5, 2, 1], [6, 3, 1]]
+    """
+    multiplier = _multiplier(num_batches)
+    sums = [_floor_sum(first, num_batches, multiplier, edge) for edge in accumulate(quotas, initial=0)]
+    return [after - before for before, after in pairwise(sums)]
+
+
+def widest_gap(batches: int, num_batches: int) -> int:
+    """Return the widest gap between the starts of so many consecutive batches, in units of ``1 / num_batches``."""
+    starts = np.sort(np.arange(batches, dtype=object) * _multiplier(num_batches) % num_batches)
+    return int(max(np.diff(starts, append=starts[0] + num_batches)))
+
+
+@lru_cache(maxsize=1 << 10)
+def _multiplier(num_batches: int) -> int:
+    """Return a number without common divisor whose multiples are spread evenly: its continued fraction has small terms."""
+    golden = num_batches * 1_618_034 // 1_000_000 - num_batches
+    candidates = range(max(1, golden - _CANDIDATES), max(2, min(golden + _CANDIDATES, num_batches)))
+    coprime = [number for number in candidates if gcd(number, num_batches) == 1]
+    return min(
+        coprime, key=lambda number: (sum(term * term for term in _continued_fraction(num_batches, number)), number)
+    )
+
+
+def _continued_fraction(numerator: int, denominator: int) -> Iterator[int]:
+    while denominator:
+        yield numerator // denominator
+        numerator, denominator = denominator, numerator % denominator
+
+
+def _floor_sum(count: int, divisor: int, step: int, start: int) -> int:
+    """Return the sum of ``(start + i * step) // divisor`` for i in range(count), by Euclid's algorithm."""
+    result = 0
+    while count:
+        result += (count - 1) * count // 2 * (step // divisor) + count * (start // divisor)
+        step, start = step % divisor, start % divisor
+        count, start = divmod(step * count + start, divisor)
+        divisor, step = step, divisor
+    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

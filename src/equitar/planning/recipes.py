@@ -30,7 +30,7 @@ from equitar.checks import check_integer, check_number
 from equitar.errors import PlanError
 from equitar.planning.exact_plan import ExactPlan
 from equitar.planning.feasibility import check_debiased, check_mixed, check_not_empty, checked_supplies
-from equitar.planning.plan import Agree, Plan, PlanSpec, Short
+from equitar.planning.plan import Agree, Composition, Plan, PlanSpec, Short
 from equitar.planning.quotas import (
     QuotaSpec,
     WeightPhase,
@@ -146,18 +146,23 @@ class Mixed:
         steps: Steps of an epoch; None is one pass in all.
         max_passes: Most passes of a source in an epoch; None is without limit.
         restart_each_epoch: Whether every epoch starts a pass of each source.
+        composition: Whether every batch has the floor or ceiling of each share (`stratified`), or what a shuffle of all samples
+            gives (`independent`).
     """
 
     weights: Weights | None
     steps: int | None
     max_passes: float | None
     restart_each_epoch: bool
+    composition: Composition
 
     def __post_init__(self) -> None:
         steps = None if self.steps is None else check_integer("steps", self.steps, 1)
         object.__setattr__(self, "steps", steps)
         max_passes = None if self.max_passes is None else check_number("max_passes", self.max_passes)
         object.__setattr__(self, "max_passes", max_passes)
+        if self.composition not in ("stratified", "independent"):
+            raise PlanError(f"`composition` must be 'stratified' or 'independent'; got {self.composition!r}")
         if isinstance(self.weights, Sequence):
             raise PlanError(
                 f"`weights` of `mixed` must map the name of each source to a number; got {self.weights!r}; only `debiased` "
@@ -188,8 +193,14 @@ class Mixed:
             return list(weight_phases(supplies, shares, global_batch=1, key=fold(spec.seed, spec.epoch))[0].quotas)
 
         check_mixed(supplies, spec, quota_at, is_drawn=isinstance(weights, ZeroVL))
-        quotas = Quotas(phases=None, copies=quota_at(spec.global_batch), in_pass=in_pass, num_worlds=1)
-        return StepPlan(supplies, spec, quotas, f"mixed {weights!r} {steps} {self.max_passes}")
+        quotas = Quotas(
+            phases=None,
+            copies=quota_at(spec.global_batch),
+            in_pass=in_pass,
+            num_worlds=1,
+            is_stratified=self.composition == "stratified",
+        )
+        return StepPlan(supplies, spec, quotas, f"mixed {weights!r} {steps} {self.max_passes} {self.composition}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

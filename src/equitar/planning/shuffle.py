@@ -93,6 +93,51 @@ def deal(
     return dealt
 
 
+def deal_by_source(
+    samples: Int64,
+    sources: Int64,
+    *,
+    shared_before: Int64,
+    shared_after: Int64,
+    num_batches: int,
+    num_ranks: int,
+    samples_key: int,
+    batches_key: int,
+) -> Int64:
+    """Return which items of a window go to each batch, so that all have the floor or ceiling of every source's share.
+
+    Source after source is dealt to the batches in turn. Of the samples that the ranks before and after have copies of too,
+    those of the one go to batches of odd number, those of the other to even ones. This needs a window of more than twice as
+    many batches, and copies of a source that has such samples, as a sample has copies.
+
+    Args:
+        samples: Which sample each item is a copy of, (num_batches x batch_size,).
+        sources: Index of its source, (num_batches x batch_size,).
+        shared_before: Samples that the rank before has copies of too.
+        shared_after: Samples that the rank after has copies of too.
+        num_batches: Batches of the window.
+        num_ranks: Ranks that share each batch: every one gets its share of each source.
+        samples_key: Key of the order of the samples.
+        batches_key: Key of the order of the batches, the same on all ranks.
+    """
+    hashes = draws(samples_key, samples)
+    order = np.lexsort((samples, hashes, sources))
+    odd, even = np.isin(samples[order], shared_before), np.isin(samples[order], shared_after)
+    for source in np.unique(sources[order][odd | even]).tolist():
+        first, last = np.searchsorted(sources[order], [source, source + 1]).tolist()
+        batches = np.arange(first, min(last, first + num_batches)) % num_batches
+        is_odd, is_even = odd[first:last], even[first:last]
+        chosen = [np.flatnonzero(batches % 2 == rest)[: count.sum()] for rest, count in ((1, is_odd), (0, is_even))]
+        block = order[first:last].copy()
+        order[first:last][chosen[0]], order[first:last][chosen[1]] = block[is_odd], block[is_even]
+        order[first:last][np.delete(np.arange(last - first), np.concatenate(chosen))] = block[~(is_odd | is_even)]
+    dealt = order.reshape(-1, num_batches)[:, permutation(batches_key, num_batches)].T
+    by_rank = dealt.reshape(num_batches, -1, num_ranks).swapaxes(1, 2)
+    # In drawn order within a batch: whoever takes a part of it, for an accumulated gradient say, gets all sources too.
+    mixed: Int64 = np.take_along_axis(by_rank, np.argsort(hashes[by_rank], axis=2), axis=2)
+    return mixed.reshape(num_batches, -1)
+
+
 class BatchIndex(NamedTuple):
     """Where a batch lies: its number in a lane of a segment."""
 
@@ -162,15 +207,31 @@ class Dealer:
         columns = self._runs.copies(run, first, last)
         before, after = self._runs.shared(run)
         where = (self._spec.epoch, self._spec.world, *self._spec.sources, run.segment, run.lane, first)
-        order = deal(
-            self._runs.sample_ids(columns),
-            shared_before=before,
-            shared_after=after,
-            num_batches=last - first,
-            samples_key=fold(self._spec.key, Purpose.WINDOW_SAMPLES, *where, run.rank),
-            batches_key=fold(self._spec.key, Purpose.WINDOW_BATCHES, *where),
-        ).ravel()
-        return PlannedSamples(*(column[order] for column in columns))
+        samples = self._runs.sample_ids(columns)
+        samples_key = fold(self._spec.key, Purpose.WINDOW_SAMPLES, *where, run.rank)
+        batches_key = fold(self._spec.key, Purpose.WINDOW_BATCHES, *where)
+        if self._spec.is_stratified:
+            has_cuts = self._runs.runs(run.segment)[0].world_size > 1  # otherwise cuts lie between lanes: other steps
+            dealt = deal_by_source(
+                samples,
+                columns.source,
+                shared_before=before if has_cuts else before[:0],
+                shared_after=after if has_cuts else after[:0],
+                num_batches=last - first,
+                num_ranks=1 if has_cuts else self._spec.world_size,
+                samples_key=samples_key,
+                batches_key=batches_key,
+            )
+        else:
+            dealt = deal(
+                samples,
+                shared_before=before,
+                shared_after=after,
+                num_batches=last - first,
+                samples_key=samples_key,
+                batches_key=batches_key,
+            )
+        return PlannedSamples(*(column[dealt.ravel()] for column in columns))
 
     def substitutes(self, index: BatchIndex, rank: int, place: int) -> Iterator[tuple[int, int]]:
         """Yield (shard, row) of samples that may stand in for the one at a place, of the same source.

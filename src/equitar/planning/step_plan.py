@@ -109,12 +109,14 @@ class Quotas:
         copies: Copies of each source in an epoch, (sources,).
         in_pass: Copies that a pass of each source gives, (sources,).
         num_worlds: Worlds of ranks that draw alike.
+        is_stratified: Whether every batch has the floor or ceiling of the share of each source.
     """
 
     phases: Sequence[WeightPhase] | None
     copies: Sequence[int]
     in_pass: Sequence[int]
     num_worlds: int
+    is_stratified: bool = False
 
 
 class StepPlan:
@@ -212,5 +214,6 @@ class StepPlan:
             key=fold(spec.seed),
             epoch=spec.epoch,
             pass_start=spec.pass_start,
+            is_stratified=quotas.is_stratified and len(sources) > 1,
         )
         return Dealer(dealer_spec, lambda turns: schedule.lane_counts(sources[0], turns))
