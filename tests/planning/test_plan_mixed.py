@@ -276,7 +276,7 @@ def test_shares_of_6_3_and_1_in_batches_of_16() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_copies_on_the_cuts_of_ranks_with_runs_of_their_own_do_not_meet(ranks: int) -> None:
-    stocks = (one("a", *[3, 1] * 300), one("b", *[1] * 500), one("c", *[2, 2, 1] * 150))
+    stocks = (one("a", *[6] * 13 * ranks), one("b", *[1] * 46 * ranks), one("c", *[4, 1, 1] * 6 * ranks))  # one window
     case = replace(SMALL, stocks=stocks, batch_size=8, world_size=ranks, shuffle=10_000)
     assert laid(case.plan()).runs(0)[0].world_size == ranks
     shared = 0
