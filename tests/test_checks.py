@@ -128,7 +128,7 @@ def test_parts_of_a_split_that_are_no_whole_numbers_are_refused(part: Any, parts
 
 @pytest.mark.parametrize("function", [int, np.int8, np.int64, np.uint16])
 def test_integers_of_numpy_are_integers_and_look_the_same_in_a_plan(function: Any) -> None:
-    spec = {"batch_size": 8, "world_size": 2, "lanes": 1, "seed": 3, "epoch": 1, "shuffle": 40}
+    spec: dict[str, Any] = {"batch_size": 8, "world_size": 2, "lanes": 1, "seed": 3, "epoch": 1, "shuffle": 40}
     assert repr(PlanSpec(**{name: function(value) for name, value in spec.items()})) == repr(PlanSpec(**spec))
     recipes = [
         Mixed(
