@@ -11,7 +11,7 @@ from equitar.loading.batches import Batches
 from equitar.loading.collate import columns
 from equitar.loading.feed import checked_stages
 from equitar.loading.request import Request
-from equitar.planning.plan import Agree, Short
+from equitar.planning.plan import Agree, Composition, Short
 from equitar.planning.recipes import Debiased, Exact, Mixed
 from equitar.planning.weights import Changes, Weights, check_shares
 from equitar.reading.damage import Handler, checked_handler
@@ -134,6 +134,7 @@ def mixed(
     steps: int | None = None,
     max_passes: float | None = None,
     restart_each_epoch: bool = False,
+    composition: Composition = "stratified",
     repeat: Repeat = None,
     stages: Sequence[Stage] = (),
     collate_fn: Callable[[list[Any]], Any] = columns,
@@ -155,6 +156,8 @@ def mixed(
         steps: Steps of an epoch (samples per rank, without `batch_size`).
         max_passes: See `debiased`.
         restart_each_epoch: See `debiased`.
+        composition: ``"stratified"``: every batch of a rank has the floor or the ceiling of each source's share of it;
+            ``"independent"``: batches are those of one shuffle over all sources, whose shares vary from batch to batch.
         seed: See `debiased`.
         shuffle: Samples that each rank shuffles together, of all sources.
         repeat: See `debiased`.
@@ -173,7 +176,13 @@ def mixed(
         PlanError: At the first use, if the promises cannot be kept; it says what to change.
     """
     listed = _checked(sources, collate_fn, max_passes)
-    recipe = Mixed(weights=weights, steps=steps, max_passes=max_passes, restart_each_epoch=restart_each_epoch)
+    recipe = Mixed(
+        weights=weights,
+        steps=steps,
+        max_passes=max_passes,
+        restart_each_epoch=restart_each_epoch,
+        composition=composition,
+    )
     check_shares(weights, [one.name for one in listed], some=False)
     return Batches(
         Request(
