@@ -22,17 +22,11 @@ _CANDIDATES = 100
 
 @dataclass(frozen=True, slots=True)
 class WeightPhase:
-    """Steps of an epoch that share one set of weights.
+    """Steps of an epoch that share one set of weights."""
 
-    Attributes:
-        start: First step.
-        quotas: Batches of each source, (sources,); their sum is the number of steps.
-        wanted: Whether each source has a share, (sources,), although it may round to no batch.
-    """
-
-    start: int
-    quotas: tuple[int, ...]
-    wanted: tuple[bool, ...]
+    start: int  # first step
+    quotas: tuple[int, ...]  # batches of each source, (sources,); their sum is the number of steps
+    wanted: tuple[bool, ...]  # whether each source has a share, (sources,), although it may round to no batch
 
     @property
     def stop(self) -> int:
@@ -147,19 +141,12 @@ def _floor_sum(count: int, divisor: int, step: int, start: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaSpec:
-    """What the steps of an epoch are shared out by.
+    """What the steps of an epoch are shared out by."""
 
-    Attributes:
-        weights: Shares, or a list of (from_step, shares) that begins at step 0; None is by size.
-        steps: Steps of the epoch; None is as many as one pass of all sources holds.
-        left_out: Names that weights may have although the plan has no such sources.
-        max_passes: How often an epoch may go through a source; None is without limit.
-    """
-
-    weights: Weights | Changes | None
-    steps: int | None
-    left_out: Collection[str]
-    max_passes: float | None
+    weights: Weights | Changes | None  # shares, or a list of (from_step, shares) that begins at step 0; None is by size
+    steps: int | None  # steps of the epoch; None is as many as one pass of all sources holds
+    left_out: Collection[str]  # names that weights may have although the plan has no such sources
+    max_passes: float | None  # how often an epoch may go through a source; None is without limit
 
 
 def weight_phases(supplies: Sequence[Supply], spec: QuotaSpec, *, global_batch: int, key: int) -> list[WeightPhase]:

@@ -59,25 +59,16 @@ class Recipe(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Debiased:
-    """Batches of one source each.
+    """Batches of one source each."""
 
-    Attributes:
-        weights: Shares of the steps, or a list of (from_step, shares); None is by size.
-        steps: Steps of an epoch; None is one pass in all.
-        max_passes: Most passes of a source in an epoch; None is without limit.
-        restart_each_epoch: Whether every epoch starts a pass of each source.
-        same_source_across: Whether all ranks draw the same source at a step (`world`), or each rank its own (`rank`).
-        small_sources: What to do with sources that cannot give one global batch a pass: `error`, or `leave_out`.
-        accumulation_steps: Steps in which each batch is handed out.
-    """
-
-    weights: Weights | Changes | None
-    steps: int | None
-    max_passes: float | None
-    restart_each_epoch: bool
+    weights: Weights | Changes | None  # shares of the steps, or a list of (from_step, shares); None is by size
+    steps: int | None  # steps of an epoch; None is one pass in all
+    max_passes: float | None  # most passes of a source in an epoch; None is without limit
+    restart_each_epoch: bool  # whether every epoch starts a pass of each source
+    # Whether all ranks draw the same source at a step (`world`), or each rank its own (`rank`).
     same_source_across: Agree
-    small_sources: Short
-    accumulation_steps: int
+    small_sources: Short  # what to do with sources that cannot give one global batch a pass: `error`, or `leave_out`
+    accumulation_steps: int  # steps in which each batch is handed out
 
     def __post_init__(self) -> None:
         steps = None if self.steps is None else check_integer("steps", self.steps, 1)
@@ -139,21 +130,14 @@ class Debiased:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixed:
-    """Batches of all sources by share.
+    """Batches of all sources by share."""
 
-    Attributes:
-        weights: Shares of the samples; None is by size.
-        steps: Steps of an epoch; None is one pass in all.
-        max_passes: Most passes of a source in an epoch; None is without limit.
-        restart_each_epoch: Whether every epoch starts a pass of each source.
-        composition: Whether every batch has the floor or ceiling of each share (`stratified`), or what a shuffle of all samples
-            gives (`independent`).
-    """
-
-    weights: Weights | None
-    steps: int | None
-    max_passes: float | None
-    restart_each_epoch: bool
+    weights: Weights | None  # shares of the samples; None is by size
+    steps: int | None  # steps of an epoch; None is one pass in all
+    max_passes: float | None  # most passes of a source in an epoch; None is without limit
+    restart_each_epoch: bool  # whether every epoch starts a pass of each source
+    # Whether every batch has the floor or ceiling of each share (`stratified`), or what a shuffle of all samples
+    # gives (`independent`).
     composition: Composition
 
     def __post_init__(self) -> None:
@@ -205,13 +189,9 @@ class Mixed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exact:
-    """Every sample once, in order; see `ExactPlan`.
+    """Every sample once, in order; see `ExactPlan`."""
 
-    Attributes:
-        pad: Whether the batches of the last step are filled up.
-    """
-
-    pad: bool
+    pad: bool  # whether the batches of the last step are filled up
 
     def plan(self, supplies: Sequence[Supply], spec: PlanSpec) -> Plan:
         """Return the plan of sources; see `Recipe`."""

@@ -2,7 +2,7 @@
 
 A turn of the schedule belongs to one source when batches are debiased, and to all sources together when they are mixed. Then
 every source has its own line, and the copies of a run are shared out evenly along it: each source has its share of any
-consecutive steps.
+consecutive steps, exactly or but for a few copies (`quotas.stratified`, `quotas.spread`).
 
 A DataLoader hands out steps round robin, so step t belongs to lane ``t % lanes``. The line of a segment is cut into runs,
 lane by lane and, within a lane, ranks side by side, each exactly as long as what its steps demand:

@@ -8,6 +8,10 @@ buffer. Any window is computed alone.
 
 A sample that lies on the cut between the runs of two ranks is dealt last by the one and first by the other. Both deal to
 the same steps, and the first few batches of a window are not its last few, so its copies do not meet there either.
+
+Where sources are mixed by share (`deal_by_source`) the cards lie source after source, so that each batch gets the floor or the
+ceiling of every source's samples in the window; a sample on a cut goes to batches of even number on the one rank and of odd
+number on the other.
 """
 
 from __future__ import annotations
@@ -122,15 +126,17 @@ def deal_by_source(
     """
     hashes = draws(samples_key, samples)
     order = np.lexsort((samples, hashes, sources))
-    odd, even = np.isin(samples[order], shared_before), np.isin(samples[order], shared_after)
-    for source in np.unique(sources[order][odd | even]).tolist():
-        first, last = np.searchsorted(sources[order], [source, source + 1]).tolist()
-        batches = np.arange(first, min(last, first + num_batches)) % num_batches
-        is_odd, is_even = odd[first:last], even[first:last]
-        chosen = [np.flatnonzero(batches % 2 == rest)[: count.sum()] for rest, count in ((1, is_odd), (0, is_even))]
-        block = order[first:last].copy()
-        order[first:last][chosen[0]], order[first:last][chosen[1]] = block[is_odd], block[is_even]
-        order[first:last][np.delete(np.arange(last - first), np.concatenate(chosen))] = block[~(is_odd | is_even)]
+    if len(shared_before) or len(shared_after):
+        odd, even = np.isin(samples[order], shared_before), np.isin(samples[order], shared_after)
+        for source in np.unique(sources[order][odd | even]).tolist():
+            first, last = np.searchsorted(sources[order], [source, source + 1]).tolist()
+            is_odd, is_even, block = odd[first:last], even[first:last], order[first:last].copy()
+            batches = np.arange(first, min(last, first + num_batches)) % num_batches
+            to_odd = np.flatnonzero(batches % 2)[: is_odd.sum()]
+            to_even = np.flatnonzero(batches % 2 == 0)[: is_even.sum()]
+            others = np.delete(np.arange(first, last), np.concatenate([to_odd, to_even]))
+            order[first + to_odd], order[first + to_even] = block[is_odd], block[is_even]
+            order[others] = block[~(is_odd | is_even)]
     dealt = order.reshape(-1, num_batches)[:, permutation(batches_key, num_batches)].T
     by_rank = dealt.reshape(num_batches, -1, num_ranks).swapaxes(1, 2)
     # In drawn order within a batch: whoever takes a part of it, for an accumulated gradient say, gets all sources too.

@@ -102,21 +102,13 @@ class _Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quotas:
-    """What each source gives in an epoch.
+    """What each source gives in an epoch."""
 
-    Attributes:
-        phases: Phases of the schedule, counted in batches; None where batches are mixed.
-        copies: Copies of each source in an epoch, (sources,).
-        in_pass: Copies that a pass of each source gives, (sources,).
-        num_worlds: Worlds of ranks that draw alike.
-        is_stratified: Whether every batch has the floor or ceiling of the share of each source.
-    """
-
-    phases: Sequence[WeightPhase] | None
-    copies: Sequence[int]
-    in_pass: Sequence[int]
-    num_worlds: int
-    is_stratified: bool = False
+    phases: Sequence[WeightPhase] | None  # phases of the schedule, counted in batches; None where batches are mixed
+    copies: Sequence[int]  # copies of each source in an epoch, (sources,)
+    in_pass: Sequence[int]  # copies that a pass of each source gives, (sources,)
+    num_worlds: int  # worlds of ranks that draw alike
+    is_stratified: bool = False  # whether every batch has the floor or ceiling of the share of each source
 
 
 class StepPlan:
