@@ -106,7 +106,7 @@ def report_of(
     batches = adjusted(sources, repeat=repeat)
     order, prepared = batches.order, batches.prepared()
     plan = plan_of_epoch(batches, epoch=epoch, num_workers=num_workers)
-    shape = batches.plan(epoch, num_workers=num_workers).shape
+    shape = batches.plan(epoch, num_workers=num_workers).spec
     return _report(
         stats(batches),
         plan,
@@ -127,7 +127,7 @@ def _report(
     make: Callable[[Sequence[Supply]], Plan] | None,
     arguments: tuple[tuple[str, str], ...],
 ) -> Report:
-    how = RepeatFactor(repeat) if isinstance(repeat, float | int) else repeat
+    how = RepeatFactor.of(repeat)
     is_formula = isinstance(how, RepeatFactor) and not callable(how.heuristic)
     base = how if isinstance(how, RepeatFactor) and is_formula else RepeatFactor()
     chosen = base.threshold if is_formula or how is None else None
