@@ -19,7 +19,7 @@ help:  ## list the targets
 demo: $(VENV)/.demo  ## write demo shards, index them, stream both kinds of epoch
 	$(BIN)/python examples/demo.py
 
-evidence: $(VENV)/.demo  ## do the two samplings help? nine minutes on one core, CSV and plots in evidence_out/
+evidence: $(VENV)/.demo  ## do the two samplings help? seven minutes on one core, CSV and plots in evidence_out/
 	$(BIN)/python examples/evidence_debiased.py evidence_out
 	$(BIN)/python examples/evidence_repeats.py evidence_out
 

@@ -126,7 +126,7 @@ class SourceProbe:
         if not weaker:
             return (
                 "Images and captions both give the source away: `equitar.debiased` can help, "
-                "if a batch is small against the number of pairs and training is not long."
+                "if a batch is small against the number of pairs."
             )
         if hardly:
             subject = "Neither images nor captions give" if len(hardly) == 2 else f"The {hardly[0]} do not give"
