@@ -54,7 +54,7 @@ LAYERS = (
         "L4 edge",
         (
             "class_stats training plan_preview plots thresholds epoch_report finding "
-            "plan_findings class_findings findings report_plots report_page lightning "
+            "plan_findings class_findings findings probing report_plots report_page lightning "
             "parquet_export bench_result bench_parts bench_plain bench_runs benching "
             "cli_completion cli_words bench_words cli_text bench_text cli_batches cli_plan cli_export "
             "cli_report cli_bench cli_index_text cli_index cli"

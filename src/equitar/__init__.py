@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from equitar.partners import with_partners
     from equitar.pipeline import Batches
     from equitar.plan_preview import emissions, preview
+    from equitar.probing import caption_probe, source_probe
     from equitar.repeat import RepeatFactor
     from equitar.report_page import report
     from equitar.samplers import DebiasedBatchSampler, RepeatFactorSampler
@@ -80,6 +81,7 @@ _HOME = {
     "ZeroVL": "weights",
     "batched_by_source": "stages",
     "bench": "benching",
+    "caption_probe": "probing",
     "catalog_of": "catalog",
     "check": "indexing",
     "check_order": "in_turn",
@@ -98,6 +100,7 @@ _HOME = {
     "report": "report_page",
     "shuffled": "stages",
     "slices": "stages",
+    "source_probe": "probing",
     "split": "sources",
     "stats": "class_stats",
     "summarize": "indexing",
@@ -136,6 +139,7 @@ __all__ = [
     "ZeroVL",
     "batched_by_source",
     "bench",
+    "caption_probe",
     "catalog_of",
     "check",
     "check_order",
@@ -154,6 +158,7 @@ __all__ = [
     "report",
     "shuffled",
     "slices",
+    "source_probe",
     "split",
     "stats",
     "summarize",

@@ -18,10 +18,19 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.
 @click.command("stats", short_help="Show sources and classes, and what repeats make of them.")
 @stats_options
 @click.option("--plot", metavar="FILE.png", type=Output(), help="Draw classes and sources before and after.")
+@click.option(
+    "--captions", metavar="FIELD", help="Read a sample of captions (txt, say): how well do their words tell the source?"
+)
 @_json_option
 @source_options
 def stats_command(
-    asked: PlanOptions, words: tuple[str, ...], root: str | None, sidecars: str | None, plot: str | None, as_json: bool
+    asked: PlanOptions,
+    words: tuple[str, ...],
+    root: str | None,
+    sidecars: str | None,
+    plot: str | None,
+    captions: str | None,
+    as_json: bool,
 ) -> None:
     """Show sources and classes, and what repeats make of them.
 
@@ -31,11 +40,14 @@ def stats_command(
       equitar stats lvis=/data/lvis-{000..099}.tar --repeat 1e-3 --plot stats.png
       equitar stats cc3m=@shards.txt --keep 'cc3m=!bad_keys.txt'
       equitar stats my_training:batches --world-size 8 --json
+      equitar stats cc3m=@cc3m.txt sbu=@sbu.txt --captions txt
     """
-    from equitar import plots
+    from equitar import plots, probing
 
     if plot:
         plots.require_matplotlib()  # before minutes are spent on counting
+    if captions:
+        probing.require_sklearn()  # as above
     sources = sources_or_training(words, root, sidecars, asked.keep)
     if not isinstance(sources, Sequence):
         from equitar.training import adjusted
@@ -44,7 +56,13 @@ def stats_command(
     found = stats(sources, repeat=asked.factor())
     if plot:
         plots.plot_stats(found, plot)
-    click.echo(json.dumps(stats_json(found), indent=2) if as_json else stats_text(found, plot))
+    probe = probing.caption_probe(sources, field=captions) if captions else None
+    if as_json:
+        click.echo(json.dumps(stats_json(found) | ({"captions": probe.as_json()} if probe else {}), indent=2))
+        return
+    click.echo(stats_text(found, plot))
+    if probe:
+        click.echo(f"\ncaptions\n{probe}")
 
 
 @click.command("plan", short_help="Show what each rank and worker will read.")
