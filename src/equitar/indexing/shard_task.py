@@ -73,6 +73,7 @@ class ShardResult:
     written: bool  # whether its sidecar was made now
     label_spec: str  # as its sidecar records it
     notes: tuple[str, ...] = ()  # oddities
+    special_members: int = 0  # links, devices and the like in it, which are ignored
     matched: Int64 | None = None  # row of the table of labels for each sample, -1 for none; None without a table
     rule: str = ""  # by which they were matched
 
@@ -152,7 +153,15 @@ def _indexed(shard: Shard, file: BinaryIO, shard_size: int, job: LabelJob) -> Sh
     )
     write_sidecar(shard.sidecar, sidecar, storage_options=shard.options)
     row = shard_summary(shard.path, sidecar)
-    return ShardResult(row=row, written=True, label_spec=str(job.spec), notes=table.notes, matched=matched, rule=rule)
+    return ShardResult(
+        row=row,
+        written=True,
+        label_spec=str(job.spec),
+        notes=table.notes,
+        special_members=table.special_members,
+        matched=matched,
+        rule=rule,
+    )
 
 
 def rename_classes(shard: Shard, *, class_names: ClassNames) -> ShardResult:
@@ -303,8 +312,9 @@ def _is_null_everywhere(table: MemberTable, extract: JsonLabels, where: str) -> 
 
 def _json_keys(table: MemberTable, where: str) -> list[str]:
     """Return the keys of the JSON of the first sample that has some."""
-    for content in table.contents:
-        parsed = parse_json(content["json"], where=f"member 'json' of {where}") if "json" in content else None
+    for key, content in zip(table.keys, table.contents, strict=True):
+        place = f"member 'json' of key {key!r} of {where}"
+        parsed = parse_json(content["json"], where=place) if "json" in content else None
         if isinstance(parsed, dict) and parsed:
             return sorted(map(str, parsed))
     return []
