@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 import equitar
 from equitar.cli.app import main
 from equitar.errors import ShardError, SidecarError, SourceError
+from equitar.loading.state import summaries_in
 from equitar.sidecars.container import pack, unpack
 from equitar.sources import Source
 from helpers.shards import flat, indexed, keys_of, keys_of_batches, write_source, write_tars
@@ -29,8 +30,7 @@ def by_summary(source: Source, folder: Path, *, digest: str = "", **more: Any) -
 
 
 def digest_of(source: Source) -> str:
-    digests: dict[str, str] = equitar.debiased([source], batch_size=8).state_dict()["summaries"]
-    return digests["a"]
+    return summaries_in(equitar.debiased([source], batch_size=8).state_dict())["a"]
 
 
 def digest_of_newest(folder: Path) -> str:
