@@ -66,6 +66,15 @@ def _time(seconds: float) -> str:
 _NAMED = 3
 
 
+def quoted(names: Sequence[str]) -> str:
+    """Return some names in a row, in quotes, each once.
+
+    >>> quoted(["a", "a", "b"])
+    "'a', 'b'"
+    """
+    return listed([repr(name) for name in dict.fromkeys(names)])
+
+
 def listed(names: Sequence[str]) -> str:
     """Return some names in a row.
 

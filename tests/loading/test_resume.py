@@ -311,7 +311,10 @@ def test_a_source_that_joins_begins_at_its_start_and_others_go_on(
     of_c = [key for key in later if key.startswith("c")]
     assert len(of_c) == len(set(of_c)) == 40
     assert len({*earlier, *later}) == len(earlier) + len(later)
-    assert {place[0]: place[1:3] for place in json.loads(loader.state_dict()["details"])["positions"]} == {"a": [0, 80], "c": [0, 40]}
+    assert {place[0]: place[1:3] for place in json.loads(loader.state_dict()["details"])["positions"]} == {
+        "a": [0, 80],
+        "c": [0, 40],
+    }
 
 
 def test_a_run_that_changed_is_resumed_within_its_epoch(sources: list[Source]) -> None:

@@ -180,7 +180,9 @@ def test_index_and_check_take_it(source: Source, tmp_path: Path) -> None:
 def test_a_wrong_root_is_told_when_a_shard_is_opened(source: Source, tmp_path: Path) -> None:
     wrong = by_summary(source, tmp_path / "a", root=str(tmp_path / "nowhere"))
     assert plan_of(wrong) == plan_of(source)  # planning needs no shards here
-    with pytest.raises(SourceError, match=r"nowhere/00.\.tar of source 'a' is missing .* by `root` \(`--root`\)$"):
+    with pytest.raises(
+        SourceError, match=r"nowhere/00.\.tar of source 'a' is missing .*set `root` \(`--root`\) to the folder"
+    ):
         keys_read(wrong)
     with pytest.raises(ShardError, match=r"looked for below .*nowhere; name their folder by `--root`"):
         equitar.index(wrong, labels="cls", jobs=1, progress=False, force=True)

@@ -11,6 +11,8 @@ import pytest
 from helpers.shards import write_sources
 from helpers.torchrun import torchrun
 
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(280)]
+
 SCRIPT = Path(__file__).with_name("checkpoints.py")
 STEPS = 5
 

@@ -118,7 +118,9 @@ def pass_start_after(state: State) -> tuple[PassStart, int]:
     Where the state is within an epoch, the rest of that epoch is left out.
     """
     epoch = state["epoch"] + (state["step"] > 0)
-    return PassStart(epoch=epoch, positions=tuple(PassPosition(*place) for place in _details_of(state)["positions"])), epoch
+    return PassStart(
+        epoch=epoch, positions=tuple(PassPosition(*place) for place in _details_of(state)["positions"])
+    ), epoch
 
 
 def differences(state: State, now: State) -> list[str]:
