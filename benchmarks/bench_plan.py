@@ -118,7 +118,9 @@ def draw_summaries(folder: Path, samples: int) -> None:
 
 def order_of(sources: list[equitar.Source], case: Case, prepared: ResolvedRequest | None) -> Request:
     """Return an order as a builder makes it, of the last worker of the last rank."""
-    recipe: Recipe = Mixed(weights=None, steps=None, max_passes=None, restart_each_epoch=False)
+    recipe: Recipe = Mixed(
+        weights=None, steps=None, max_passes=None, restart_each_epoch=False, composition="stratified"
+    )
     if case.kind == "debiased":
         recipe = Debiased(
             weights=None,

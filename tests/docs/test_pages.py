@@ -11,10 +11,13 @@ from helpers.page_runner import run_page
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [
     "choosing.md",
+    "evidence.md",
     "faq.md",
     "how-it-works.md",
     "importers.md",
     "many-machines.md",
+    "read-only.md",
+    "recipes/iterations.md",
     "report.md",
     "sidecar-format.md",
 ]

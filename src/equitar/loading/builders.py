@@ -11,7 +11,7 @@ from equitar.loading.batches import Batches
 from equitar.loading.collate import columns
 from equitar.loading.feed import checked_stages
 from equitar.loading.request import Request
-from equitar.planning.plan import Agree, Short
+from equitar.planning.plan import Agree, Composition, Short
 from equitar.planning.recipes import Debiased, Exact, Mixed
 from equitar.planning.weights import Changes, Weights, check_shares
 from equitar.reading.damage import Handler
@@ -135,6 +135,7 @@ def mixed(  # noqa: D417  (`debiased` documents the other arguments)
     steps: int | None = None,
     max_passes: float | None = None,
     restart_each_epoch: bool = False,
+    composition: Composition = "stratified",
     repeat: Repeat = None,
     stages: Sequence[Stage] = (),
     collate_fn: Callable[[list[Any]], Any] = columns,
@@ -154,6 +155,8 @@ def mixed(  # noqa: D417  (`debiased` documents the other arguments)
         batch_size: Samples per rank and step, >= 1; None gives one sample at a time, for a DataLoader that batches.
         weights: Share of the samples of each source; None is by size.
         steps: Steps of an epoch (samples per rank, without `batch_size`).
+        composition: ``"stratified"``: every batch of a rank has the floor or the ceiling of each source's share of it;
+            ``"independent"``: batches are those of one shuffle over all sources, whose shares vary from batch to batch.
         shuffle: Samples that each rank shuffles together, of all sources.
         collate_fn: As for `debiased`, but ``__source__`` is a list in the default batch: the name of the source of each sample.
 
@@ -162,7 +165,13 @@ def mixed(  # noqa: D417  (`debiased` documents the other arguments)
     """
     listed = _listed(sources)
     _check_max_passes(max_passes)
-    recipe = Mixed(weights=weights, steps=steps, max_passes=max_passes, restart_each_epoch=restart_each_epoch)
+    recipe = Mixed(
+        weights=weights,
+        steps=steps,
+        max_passes=max_passes,
+        restart_each_epoch=restart_each_epoch,
+        composition=composition,
+    )
     check_shares(weights, [source.name for source in listed], some=False)
     return Batches(
         Request(

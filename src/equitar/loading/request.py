@@ -24,7 +24,7 @@ from equitar.reading.damage import Handler, TolerantReader, checked_handler
 from equitar.reading.prefetch import PrefetchBudget
 from equitar.reading.reader import OpenShards, Reader, open_shards
 from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, supplies_of
-from equitar.sidecars.summary import standing
+from equitar.sidecars.summary import ListedSummary, usable_summaries
 from equitar.sources import Source, Stage
 
 
@@ -58,9 +58,7 @@ class Request:
     handler: Handler
     read_ahead: int
     one_source: bool  # in each batch
-    summaries: Mapping[str, str] = field(
-        default_factory=dict
-    )  # by source: digest of the one to use instead of the newest
+    summaries: Mapping[str, ListedSummary] = field(default_factory=dict)  # by source, to use in place of the newest
 
     def __post_init__(self) -> None:
         for name in ("seed", "shuffle", "max_substitutes", "read_ahead"):
@@ -99,10 +97,14 @@ class Request:
 
     def with_summaries(self, summaries: Mapping[str, str]) -> Request:
         """Return this request with the summaries that a state names, as far as they can still be used."""
-        usable = standing(self.sources, summaries)
         resolved = self.resolved_already
         known = {} if resolved is None else resolved.catalog.file_digests
-        return self if usable in (self.summaries, known) else replace(self, summaries=usable)
+        if summaries == known:  # they were read already
+            return self
+        usable = usable_summaries(self.sources, summaries)
+        digests = {name: summary.file_digest for name, (_, summary) in usable.items()}
+        pinned = {name: summary.file_digest for name, (_, summary) in self.summaries.items()}
+        return self if digests in (pinned, known) else replace(self, summaries=usable)
 
     def check_rank(self) -> None:
         """Raise PlanError if the rank of this process has changed since it was looked up: ranks would wait for each other."""

@@ -102,19 +102,13 @@ class _Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quotas:
-    """What each source gives in an epoch.
+    """What each source gives in an epoch."""
 
-    Attributes:
-        phases: Phases of the schedule, counted in batches; None where batches are mixed.
-        copies: Copies of each source in an epoch, (sources,).
-        in_pass: Copies that a pass of each source gives, (sources,).
-        num_worlds: Worlds of ranks that draw alike.
-    """
-
-    phases: Sequence[WeightPhase] | None
-    copies: Sequence[int]
-    in_pass: Sequence[int]
-    num_worlds: int
+    phases: Sequence[WeightPhase] | None  # phases of the schedule, counted in batches; None where batches are mixed
+    copies: Sequence[int]  # copies of each source in an epoch, (sources,)
+    in_pass: Sequence[int]  # copies that a pass of each source gives, (sources,)
+    num_worlds: int  # worlds of ranks that draw alike
+    is_stratified: bool = False  # whether every batch has the floor or ceiling of the share of each source
 
 
 class StepPlan(DisplayedPlan):
@@ -212,5 +206,6 @@ class StepPlan(DisplayedPlan):
             key=fold(spec.seed),
             epoch=spec.epoch,
             pass_start=spec.pass_start,
+            is_stratified=quotas.is_stratified and len(sources) > 1,
         )
         return Dealer(dealer_spec, lambda turns: schedule.lane_counts(sources[0], turns))

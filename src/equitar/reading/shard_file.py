@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol, cast
 
 from equitar.errors import ShardMismatchError, SourceError, StaleSidecarError, StorageError
 from equitar.reading.prefetch import PrefetchQueue
 from equitar.sidecars.sidecar import Sidecar
-from equitar.sources import Cache, Source, index_command
+from equitar.sources import Cache, Source
 from equitar.storage.cache import cached
 from equitar.storage.ranges import LocalRanges, Ranges, RangesFile
 from equitar.storage.remote import RemoteRanges
@@ -27,7 +27,15 @@ from equitar.urls import local_path, shown
 _BEGINNING = 60  # bytes that an error shows of a file that is not a tar
 
 
-def open_ranges(url: str, sidecar: Sidecar, source: Source, *, unchecked: bool = False) -> LocalRanges | LazyRanges:
+class ShardFile(Ranges, Protocol):
+    """A shard of which ranges are read."""
+
+    @property
+    def prefetch(self) -> PrefetchQueue | None:
+        """Ranges that are fetched ahead; None for a local file, where none are."""
+
+
+def open_ranges(url: str, sidecar: Sidecar, source: Source, *, unchecked: bool = False) -> ShardFile:
     """Return a shard whose ranges can be read, at the offsets of its sidecar.
 
     A local file that can be sliced is opened and compared now; anything else when it is first read, or prepared.
@@ -43,7 +51,7 @@ def open_ranges(url: str, sidecar: Sidecar, source: Source, *, unchecked: bool =
         StaleSidecarError: If its size is not the one in its sidecar.
     """
     opening = _Opening(url, sidecar, source, unchecked=unchecked)
-    if local_path(url) is not None and sidecar.sliceable:
+    if local_path(url) is not None and sidecar.table.sliceable:
         return opening.local()
     return LazyRanges(opening)
 
@@ -51,12 +59,14 @@ def open_ranges(url: str, sidecar: Sidecar, source: Source, *, unchecked: bool =
 class LazyRanges:
     """A shard that is opened when it is first read, in any thread."""
 
+    descriptor = -1  # see `Ranges`
+
     def __init__(self, opening: _Opening) -> None:
         self._opening = opening
         self._lock = threading.Lock()
         self._ranges: Ranges | None = None
         self.is_local = opening.is_copied  # once it is prepared, its ranges need no requests
-        self.queue = PrefetchQueue(self)
+        self.prefetch = PrefetchQueue(self)
 
     def prepare(self) -> Ranges:
         """Open the shard, if it is not open: download it, run its command."""
@@ -70,7 +80,7 @@ class LazyRanges:
 
     def read(self, start: int, length: int) -> bytes:
         """Return bytes of the shard; see `Ranges`."""
-        fetched = self.queue.take(start, length) if self.queue.spans else None
+        fetched = self.prefetch.take(start, length) if self.prefetch.spans else None
         return self.fetch(start, length) if fetched is None else fetched
 
     def fetch(self, start: int, length: int) -> bytes:
@@ -86,7 +96,7 @@ class LazyRanges:
 
     def close(self) -> None:
         """Close what is open, and cancel what is under way."""
-        self.queue.clear()
+        self.prefetch.clear()
         self._opening.close()
         with self._lock:
             if self._ranges is not None:
@@ -101,7 +111,7 @@ class _Opening:
         self._stopped = threading.Event()
         self._cache = Cache(source.cache) if isinstance(source.cache, str) else source.cache
         self._remote: RemoteRanges | None = None
-        self.is_copied = url.startswith("pipe:") or not sidecar.sliceable or self._cache is not None
+        self.is_copied = url.startswith("pipe:") or not sidecar.table.sliceable or self._cache is not None
         if local_path(url) is None and not url.startswith("pipe:"):
             self._remote = RemoteRanges(
                 url,
@@ -130,7 +140,7 @@ class _Opening:
             return self._remote
         version, size = self._version()
         if self._cache is None or self._unchecked or size > self._cache.max_bytes:
-            if self._remote is not None and self._sidecar.sliceable:
+            if self._remote is not None and self._sidecar.table.sliceable:
                 return self._remote
             return LocalRanges.of(filled(self._fill), shown(self._url))
         return cached(self._cache, self._url, version, self._fill, size=size, stopped=self._stopped)
@@ -148,7 +158,7 @@ class _Opening:
             tag = self._remote.tag()
         elif not self._url.startswith("pipe:"):
             tag = str(Path(cast("str", local_path(self._url))).stat().st_mtime_ns)
-        kind = "sliced" if self._sidecar.sliceable else "inflated"
+        kind = "sliced" if self._sidecar.table.sliceable else "inflated"
         return f"{kind} {self._sidecar.shard_size} {tag}", max(self._sidecar.shard_size, self._end())
 
     def _fill(self, file: BinaryIO) -> None:
@@ -165,7 +175,7 @@ class _Opening:
             )
 
     def _copy(self, file: BinaryIO) -> None:
-        if self._sidecar.sliceable:
+        if self._sidecar.table.sliceable:
             if self._remote is not None:
                 self._remote.copy_to(file)
             else:
@@ -190,14 +200,14 @@ class _Opening:
 
     def _end(self) -> int:
         """Return where the last member ends in what will be sliced."""
-        return int((self._sidecar.offset + self._sidecar.size).max(initial=0))
+        return int((self._sidecar.table.offset + self._sidecar.table.size).max(initial=0))
 
     def _check_size(self, size: int, file: LocalRanges | None) -> None:
         if size != self._sidecar.shard_size and not self._unchecked:
             raise self._stale(size, file.read(0, min(size, _BEGINNING)) if file else b"")
 
     def _stale(self, size: int, beginning: bytes = b"") -> StaleSidecarError:
-        fix = index_command(self._source, label_spec=self._sidecar.label_spec)
+        fix = self._source.index_command(label_spec=self._sidecar.label_spec)
         page = f" and begins with {beginning!r}" if beginning.lstrip()[:1] == b"<" else ""
         return StaleSidecarError(
             f"{shown(self._url)} has {size} bytes{page} but its sidecar was made of {self._sidecar.shard_size}; {fix}"
@@ -205,7 +215,7 @@ class _Opening:
 
     def missing(self) -> SourceError:
         """Return the error for a shard that is missing."""
-        advice = f"remove it from `urls` and {index_command(self._source, label_spec=self._sidecar.label_spec)}"
+        advice = f"remove it from `urls` and {self._source.index_command(label_spec=self._sidecar.label_spec)}"
         if self._source.summary is not None:
             advice = "set `root` (`--root`) to the folder that the paths of its summary are relative to"
         return SourceError(

@@ -272,9 +272,9 @@ class _Sizes:
         sidecar = self._sidecars[source](shard)
         if self._fields is None:
             return sidecar.sizes
-        wanted = np.array([name in self._fields for name in sidecar.fields], np.int64)
-        ends = np.concatenate([[0], np.cumsum(sidecar.size * wanted[sidecar.field])])
-        sizes: Int64 = np.diff(ends[sidecar.indptr])
+        wanted = np.array([name in self._fields for name in sidecar.table.fields], np.int64)
+        ends = np.concatenate([[0], np.cumsum(sidecar.table.size * wanted[sidecar.table.field])])
+        sizes: Int64 = np.diff(ends[sidecar.table.indptr])
         return sizes
 
 

@@ -17,6 +17,7 @@ from equitar.reporting.stats import Stats, stats, stats_of
 from equitar.reporting.thresholds import ThresholdOutcome, labelled_rows, outlooks, summed
 from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, supplies_of
 from equitar.sources import Source, listed_sources
+from equitar.text import listed
 from equitar.urls import shown
 
 if TYPE_CHECKING:
@@ -154,8 +155,7 @@ def _report(
 
 def _shown(source: Source) -> str:
     urls = [source.urls] if isinstance(source.urls, str) else [*source.urls]
-    more = f" and {len(urls) - _URLS:,} more" if len(urls) > _URLS else ""
-    return " ".join(shown(url) for url in urls[:_URLS]) + more
+    return listed([shown(url) for url in urls], _URLS)
 
 
 def _arguments(request: Request, plan: Preview) -> tuple[tuple[str, str], ...]:
