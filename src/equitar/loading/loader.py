@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from equitar.agreement import compare_over_ranks
 from equitar.checks import check_integer
 from equitar.errors import PlanError, SidecarError
 from equitar.loading.batches import Batches
@@ -19,7 +20,7 @@ from equitar.loading.record import LoaderCounters, LoaderReport, Record
 from equitar.loading.shared_slots import Packed, SharedBuffers
 from equitar.loading.state import State, check_state, differences, state_of, walk_on
 from equitar.planning.plan import Plan
-from equitar.ranks import compare_over_ranks, detect_workers, let_collectives_end
+from equitar.ranks import RankChoice, detect_workers, let_collectives_end
 from equitar.rng import Purpose, fold
 
 logger = logging.getLogger("equitar")
@@ -171,11 +172,17 @@ class Loader(DataLoader[Any]):
         """Compare plan and place over ranks, once."""
         if self._is_compared:
             return
-        world_size = self._batches.prepared().world_size
-        begin, mend = f"{position}", "call `set_epoch` and `load_state_dict` on all ranks alike"
-        compare_over_ranks(begin, world_size, what="place to begin at", mend=mend)
-        mend = "compare their sources, arguments, number of workers and sidecars"
-        compare_over_ranks(plan.digest, world_size, what="plan", mend=mend)
+        order = self._batches.order
+        facts = {
+            "epoch": position.epoch,
+            "step": position.step,
+            "seed": order.seed,
+            "batch_size": order.batch_size,
+            "workers": plan.shape.lanes,
+            "plan": plan.digest,
+        }
+        fix = "compare their sources, arguments and sidecars, and call `set_epoch` and `load_state_dict` on all ranks alike"
+        compare_over_ranks(RankChoice.of(order.rank, order.world_size), facts, what="plan", fix=fix)
         self._is_compared = True
 
     def _pass(
