@@ -28,7 +28,7 @@ from equitar.planning.passes import PassStart
 from equitar.planning.plan import Plan
 from equitar.planning.recipes import Debiased, Exact
 from equitar.planning.weights import Weights
-from equitar.ranks import Topology, consumer, detect_workers, refuse_resharding
+from equitar.ranks import RankChoice, Topology, consumer, detect_workers, refuse_resharding
 from equitar.sidecars.catalog import Repeat
 
 logger = logging.getLogger("equitar")
@@ -360,10 +360,10 @@ def adjusted(
     Raises:
         PlanError: If steps or weights are given to `exact`, which has none.
     """
-    given = {"batch_size": batch_size, "seed": seed, "shuffle": shuffle, "repeat": repeat, "world_size": world_size}
+    given = {"batch_size": batch_size, "seed": seed, "shuffle": shuffle, "repeat": repeat}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if world_size is not None:
-        changes["rank"] = 0
+        changes["ranks"] = RankChoice.of(0, world_size)
     of_recipe = {name: value for name, value in (("steps", steps), ("weights", weights)) if value is not None}
     recipe: Any = batches.order.recipe
     if of_recipe and isinstance(recipe, Exact):

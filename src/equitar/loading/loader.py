@@ -20,7 +20,7 @@ from equitar.loading.record import LoaderCounters, LoaderReport, Record
 from equitar.loading.shared_slots import Packed, SharedBuffers
 from equitar.loading.state import State, check_state, differences, state_of, walk_on
 from equitar.planning.plan import Plan
-from equitar.ranks import RankChoice, detect_workers, let_collectives_end
+from equitar.ranks import detect_workers, let_collectives_end
 from equitar.rng import Purpose, fold
 
 logger = logging.getLogger("equitar")
@@ -182,7 +182,7 @@ class Loader(DataLoader[Any]):
             "plan": plan.digest,
         }
         fix = "compare their sources, arguments and sidecars, and call `set_epoch` and `load_state_dict` on all ranks alike"
-        compare_over_ranks(RankChoice.of(order.rank, order.world_size), facts, what="plan", fix=fix)
+        compare_over_ranks(order.ranks, facts, what="plan", fix=fix)
         self._is_compared = True
 
     def _pass(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from equitar.checks import check_integer, check_place
+from equitar.checks import check_integer
 from equitar.errors import PlanError
 from equitar.loading.emitter import Emitter
 from equitar.loading.feed import Feed
@@ -19,7 +19,7 @@ from equitar.planning.plan import Plan, PlanSpec, batch_size_then
 from equitar.planning.recipes import Recipe
 from equitar.planning.repeat_factors import asked_factor
 from equitar.planning.supply import Supply
-from equitar.ranks import Topology, detect_ranks
+from equitar.ranks import RankChoice, Topology, refuse_other_ranks
 from equitar.reading.damage import Handler, TolerantReader
 from equitar.reading.prefetch import PrefetchBudget
 from equitar.reading.reader import OpenShards, Reader, open_shards
@@ -52,8 +52,7 @@ class Request:
     fields: Collection[str] | None
     copy: bool
     plan_workers: int | None
-    rank: int | None
-    world_size: int | None
+    ranks: RankChoice
     max_substitutes: int
     handler: Handler
     read_ahead: int
@@ -66,7 +65,6 @@ class Request:
         check_integer("batch_size", self.batch_size, 1)
         if self.plan_workers is not None:
             check_integer("plan_workers", self.plan_workers, 1)
-        check_place(self.rank, self.world_size)
         asked_factor(self.repeat)
         if isinstance(self.fields, str):
             raise PlanError(f"`fields` must be a collection of names; got the single {self.fields!r}")
@@ -81,10 +79,7 @@ class Request:
 
     @cached_property
     def _prepared(self) -> ResolvedRequest:
-        if self.rank is not None and self.world_size is not None:
-            rank, world_size = self.rank, self.world_size
-        else:
-            rank, world_size = detect_ranks()
+        rank, world_size = self.ranks.resolve()
         catalog = catalog_of(self.sources, self.summaries)
         return ResolvedRequest(catalog, supplies_of(catalog, self.repeat), rank, world_size)
 
@@ -98,13 +93,15 @@ class Request:
     def check_rank(self) -> None:
         """Raise PlanError if this process has another rank than when it was asked for: the ranks would wait for each other."""
         prepared = self.prepared()
-        now = (prepared.rank, prepared.world_size) if self.rank is not None else detect_ranks()
+        now = self.ranks.resolve()
         if now != (prepared.rank, prepared.world_size):
             raise PlanError(
                 f"this process is rank {now[0]} of {now[1]} but was rank {prepared.rank} of {prepared.world_size} when these "
                 "batches were first asked for their length or plan, or pickled; do that when the process group is there, or "
                 "give `rank` and `world_size`"
             )
+        if self.ranks.origin == "detected":
+            refuse_other_ranks(*now)
 
     def plan(self, prepared: ResolvedRequest, position: Position, num_workers: int, walk: PassStart) -> Plan:
         """Return the plan of the epoch that begins at a position, on a walk along the passes."""
