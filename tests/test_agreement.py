@@ -60,7 +60,7 @@ def test_ranks_counted_within_each_node_are_refused(mesh: Mesh, num_nodes: int) 
     meeting = Meeting(processes=range(len(records)), members=(), world_size=num_nodes * mesh.data)
     problem = meeting.problem(records)
     assert problem is not None
-    assert f"none has rank {mesh.data}" in problem
+    assert f"none is rank {mesh.data}" in problem
     assert "rank 0 is taken by the global ranks 0," in problem
     assert meeting.awaited(records) == list(range(mesh.data, num_nodes * mesh.data))
 

@@ -5,12 +5,16 @@ the user is touched and a process that does not come is named after a while, rat
 What must hold of the records is decided by pure functions over a table of them.
 
     who must come            all of the world, where ranks were detected; the members of the mesh or group; with `rank` and
-                             `world_size` given, one process for each rank. The others of the world have some seconds.
+                             `world_size` given, one process for each rank. The others, of the mesh's root or the world, have
+                             some seconds; with a group there are no others, as only some processes may load data.
     what must hold           all have the same plan, place and world size; every rank is taken; where all have come, each by
-                             equally many processes: those are tensor, pipeline or context parallel peers
+                             equally many processes: those are tensor, pipeline or context parallel peers. Groups are
+                             compared with each other as they come.
 
 Keys in the store, of the n-th comparison among some processes: ``equitar/<processes>/<n>/count``, the number of records;
-``.../<i>``, the i-th of them; ``.../of/<process>``, in words, what a process compares.
+``.../<i>``, the i-th of them; ``.../of/<process>``, in words, what a process compares; ``.../closed``, who was there when nobody
+waited any longer: a process that comes later with something else belongs to the next comparison. Of a group,
+``equitar/peers/.../<rank>``, what a first process of this rank compares.
 """
 
 from __future__ import annotations
@@ -25,11 +29,12 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from equitar.errors import PlanError
-from equitar.ranks import RankChoice, detect_workers, process_groups, rank_patience
+from equitar.ranks import PATIENCE_VARIABLE, RankChoice, detect_workers, process_groups, rank_patience
 
 logger = logging.getLogger("equitar")
 _LISTED = 8
-_GRACE = 5.0  # seconds that processes have which need not come
+_SHOWN = 12  # characters of a value
+_GRACE = 3.0  # seconds that processes have which need not come
 _SILENCE = 20.0  # seconds after which waiting is logged
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.25  # seconds between looks into the store
 _turns = Counter[str]()  # comparisons of this process, by the processes they were among: the others count alike
@@ -75,7 +80,7 @@ class Meeting:
         shared = f"; rank {most} is taken by the global ranks {_listed(sorted(holders[most]))}"
         if untaken:
             return (
-                f"each rank in [0, {self.world_size}) must be taken by a process, but of {len(records)} processes none has rank "
+                f"each rank in [0, {self.world_size}) must be taken by a process, but of {len(records)} processes none is rank "
                 f"{_listed(untaken)}, whose samples would never be seen{shared if counts[most] > 1 else ''}"
             )
         least = min(holders, key=lambda rank: len(holders[rank]))
@@ -117,25 +122,31 @@ def compare_over_ranks(choice: RankChoice, facts: Mapping[str, object], *, what:
         return
     world = range(distributed.get_world_size())
     meeting = Meeting(
-        processes=choice.peers or world,
+        processes=choice.peers or (choice.members if choice.origin == "group" else world),
         members=choice.members or (world if choice.origin == "detected" else ()),
         world_size=world_size,
     )
     name = blake2b(repr(sorted(meeting.processes)).encode(), digest_size=6).hexdigest()
-    _turns[name] += 1
-    table = _Table(store, f"equitar/{name}/{_turns[name]}")
     texts = {key: str(value) for key, value in facts.items()}
     digest = blake2b(json.dumps([what, texts]).encode(), digest_size=8).hexdigest()
-    table.add(RankRecord(distributed.get_rank(), rank, world_size, digest), {"world_size": str(world_size), **texts})
-    _wait(table, meeting, patience, what, fix)
+    record = RankRecord(distributed.get_rank(), rank, world_size, digest)
+    is_over = False
+    while not is_over:
+        _turns[name] += 1
+        table = _Table(store, f"equitar/{name}/{_turns[name]}", record, texts)
+        is_over = _compare(table, meeting, patience, what, fix)
+    if choice.origin == "group":
+        _compare_with_peers(store, f"{what} {texts.get('sources')} {_turns[name]}", record, what, fix)
 
 
-def _wait(table: _Table, meeting: Meeting, patience: float, what: str, fix: str) -> None:
-    """Read records until nobody is awaited any more, and check them."""
+def _compare(table: _Table, meeting: Meeting, patience: float, what: str, fix: str) -> bool:
+    """Read records until nobody is awaited any more, and check them; return whether this process was one of those compared."""
     began, pause, has_logged = time.monotonic(), _FIRST_PAUSE, False
     satisfied: float | None = None
     while True:
-        records = table.read()
+        records, closed = table.read(), table.closed()
+        if closed is not None and table.own.process not in closed:
+            return table.own.digest in {record.digest for record in records if record.process in closed}
         pair = different(records)
         if pair is not None:
             raise PlanError(f"all ranks must have the same {what}; {_difference(table, *pair)}: {fix}")
@@ -147,8 +158,10 @@ def _wait(table: _Table, meeting: Meeting, patience: float, what: str, fix: str)
         satisfied = None if awaited else now if satisfied is None else satisfied
         if satisfied is not None and now - satisfied > _GRACE:
             logger.info("global ranks %s load no data, or not yet", _listed(absent))
-            return
+            table.close()
+            return True
         if awaited and now - began > patience:
+            table.close()
             raise PlanError(_nobody_came(meeting, awaited, absent, patience))
         if awaited and now - began > _SILENCE and not has_logged:
             has_logged = True
@@ -160,14 +173,27 @@ def _wait(table: _Table, meeting: Meeting, patience: float, what: str, fix: str)
         raise PlanError(
             f"{problem}; `rank` counts over all nodes (RANK, not LOCAL_RANK): leave `rank` and `world_size` out, or pass `mesh=`"
         )
+    return True
+
+
+def _compare_with_peers(store: Any, subject: str, record: RankRecord, what: str, fix: str) -> None:
+    """Raise PlanError if a process of another group has the same rank of as many, but something else to give."""
+    key = f"equitar/peers/{blake2b(subject.encode(), digest_size=6).hexdigest()}/{record.world_size}/{record.rank}"
+    peer = RankRecord(*json.loads(store.compare_set(key, "", json.dumps(record))))
+    if peer.digest != record.digest:
+        raise PlanError(
+            f"all peers of a data-parallel rank must have the same {what}; the global ranks {peer.process} and {record.process} both "
+            f"are rank {record.rank} of {record.world_size} of a group, and differ: {fix}; where they train separate models, pass "
+            "`mesh=`, a DeviceMesh for each"
+        )
 
 
 def _nobody_came(meeting: Meeting, awaited: Sequence[int], absent: Sequence[int], patience: float) -> str:
-    who = "global rank" if meeting.members else "a process for rank"
+    who = "global ranks" if meeting.members else f"processes for rank {_listed(awaited)}, of the global ranks"
     return (
-        f"{who} {_listed(awaited)} did not come to the first batch within {patience:g} s; absent of the process group: "
-        f"{_listed(absent)}. All ranks that share the data must begin together; for a loader on one rank only, pass "
-        "`rank=0, world_size=1`; for ranks that start late, set EQUITAR_RANKS_TIMEOUT to more seconds"
+        f"all ranks that share the data must begin together, but {who} {_listed(awaited if meeting.members else absent)} did not "
+        f"come to the first batch within {patience:g} s; for a loader on one rank only, pass `rank=0, world_size=1`; for ranks "
+        f"that start late, set {PATIENCE_VARIABLE} to more seconds"
     )
 
 
@@ -176,23 +202,21 @@ def _difference(table: _Table, first: RankRecord, other: RankRecord) -> str:
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
 
     def words(facts: Mapping[str, str]) -> str:
-        return ", ".join(f"{name} {facts.get(name, 'not there')}" for name in names)
+        return ", ".join(f"{name} {facts.get(name, 'not there')[:_SHOWN]}" for name in names)
 
-    return f"rank {other.process} has another than rank {first.process}: {words(after)} and {words(before)}"
+    return f"global rank {other.process} has {words(after)} where global rank {first.process} has {words(before)}"
 
 
 class _Table:
     """The records of one comparison, in a store."""
 
-    def __init__(self, store: Any, prefix: str) -> None:
-        self._store, self._prefix = store, prefix
-        self._records: list[RankRecord] = []
-
-    def add(self, record: RankRecord, facts: Mapping[str, str]) -> None:
+    def __init__(self, store: Any, prefix: str, own: RankRecord, facts: Mapping[str, str]) -> None:
         """Leave the record of this process."""
-        self._store.set(f"{self._prefix}/of/{record.process}", json.dumps(facts))
-        number = self._store.add(f"{self._prefix}/count", 1)
-        self._store.set(f"{self._prefix}/{number}", json.dumps(record))
+        self._store, self._prefix, self.own = store, prefix, own
+        self._records: list[RankRecord] = []
+        store.set(f"{prefix}/of/{own.process}", json.dumps({"world_size": str(own.world_size), **facts}))
+        number = store.add(f"{prefix}/count", 1)
+        store.set(f"{prefix}/{number}", json.dumps(own))
 
     def read(self) -> Sequence[RankRecord]:
         """Return all records that are there; only new ones are fetched."""
@@ -201,6 +225,17 @@ class _Table:
             texts = self._store.multi_get([f"{self._prefix}/{number}" for number in range(first, last + 1)])
             self._records += [RankRecord(*json.loads(text)) for text in texts]
         return self._records
+
+    def close(self) -> None:
+        """Wait no longer: those that are there were compared."""
+        processes = json.dumps([record.process for record in self._records])
+        self._store.compare_set(f"{self._prefix}/closed", "", processes)
+
+    def closed(self) -> list[int] | None:
+        """Return the processes that were there when nobody waited any longer, or None."""
+        key = f"{self._prefix}/closed"
+        processes: list[int] | None = json.loads(self._store.get(key)) if self._store.check([key]) else None
+        return processes
 
     def facts(self, process: int) -> dict[str, str]:
         """Return what a process compares, in words."""

@@ -26,7 +26,7 @@ logger = logging.getLogger("equitar")
 Origin: TypeAlias = Literal["detected", "given", "mesh", "group"]
 _MOMENT = 0.02  # seconds
 _PATIENCE = 300.0  # seconds
-_PATIENCE_VARIABLE = "EQUITAR_RANKS_TIMEOUT"
+PATIENCE_VARIABLE = "EQUITAR_RANKS_TIMEOUT"
 _PAIRS = (
     ("torchrun", "RANK", "WORLD_SIZE"),
     ("SLURM step", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
@@ -174,7 +174,7 @@ def rank_patience() -> float:
     Raises:
         ValueError: If the variable that overrides it is not such a number.
     """
-    text = os.environ.get(_PATIENCE_VARIABLE)
+    text = os.environ.get(PATIENCE_VARIABLE)
     if text is None:
         return _PATIENCE
     try:
@@ -182,7 +182,7 @@ def rank_patience() -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < math.inf:
-        raise ValueError(f"{_PATIENCE_VARIABLE} must be a number of seconds >= 0; got {text!r}")
+        raise ValueError(f"{PATIENCE_VARIABLE} must be a number of seconds >= 0; got {text!r}")
     return seconds
 
 

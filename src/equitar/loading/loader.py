@@ -178,6 +178,7 @@ class Loader(DataLoader[Any]):
             "step": position.step,
             "seed": order.seed,
             "batch_size": order.batch_size,
+            "sources": ", ".join(plan.names),
             "workers": plan.shape.lanes,
             "plan": plan.digest,
         }

@@ -273,6 +273,7 @@ class IndexPlan:
                 "given": start.given,
                 "seed": self._seed,
                 "batch_size": self._batch_size,
+                "sources": ", ".join(plan.names),
                 "plan": plan.digest,
             }
             fix = "compare their datasets, labels, arguments and epochs"
