@@ -50,6 +50,7 @@ from equitar.planning.recipes import Debiased, Mixed, Recipe
 from equitar.planning.repeat_factors import RepeatFactor, class_factors, count_classes, sample_factors
 from equitar.planning.supply import Supply
 from equitar.presence import Presence
+from equitar.ranks import RankChoice
 from equitar.samplers.label_rows import collected
 from equitar.sidecars.sidecar import sidecar_of, write_sidecar
 from equitar.sidecars.summary import Summary, summary_of, write_summary
@@ -131,7 +132,7 @@ def order_of(sources: list[equitar.Source], case: Case, prepared: ResolvedReques
         )
     order = Request(
         sources=sources, recipe=recipe, batch_size=BATCH_SIZE, seed=0, shuffle=SHUFFLE, repeat=None, stages=(), collate_fn=None,
-        fields=None, copy=True, plan_workers=None, rank=case.ranks - 1, world_size=case.ranks, max_substitutes=0, handler=None,
+        fields=None, copy=True, plan_workers=None, ranks=RankChoice.of(case.ranks - 1, case.ranks), max_substitutes=0, handler=None,
         read_ahead=0, one_source=case.kind == "debiased",
     )  # fmt: skip
     if prepared is not None:
@@ -141,7 +142,7 @@ def order_of(sources: list[equitar.Source], case: Case, prepared: ResolvedReques
 
 def know(plan: Plan, case: Case, step: int) -> None:
     """Find out what one rank reads at a step."""
-    plan.places(step, *plan.share(step, case.ranks - 1, case.ranks))
+    plan.samples(step, *plan.share(step, case.ranks - 1, case.ranks))
 
 
 def planned(order: Request, case: Case, epoch: int) -> Plan:

@@ -106,7 +106,7 @@ class RankChoice:
             return _of_mesh(mesh)
         if group is not None:
             return _of_group(group)
-        check_place(rank, world_size)
+        rank, world_size = check_place(rank, world_size)
         return RankChoice(rank=rank, world_size=world_size, origin="detected" if rank is None else "given")
 
     def resolve(self) -> tuple[int, int]:

@@ -153,9 +153,10 @@ def test_set_epoch_of_lightning_reaches_samplers(
     net = Rows()
     trainer = quiet_trainer(tmp_path, [SetEpoch()], limit_train_batches=4, enable_checkpointing=False)
     trainer.fit(net, {"rows": loader} if is_nested else loader)
-    alone, expected = KINDS[kind](1), []
+    alone: Any = KINDS[kind](1)
+    expected = []
     for epoch in range(3):
-        alone.set_epoch(epoch)  # type: ignore[attr-defined]
+        alone.set_epoch(epoch)
         batches = alone if kind == "batches" else torch.utils.data.BatchSampler(alone, 5, drop_last=False)
         expected += [(epoch, index, batch) for index, batch in enumerate(islice(batches, 4))]
     assert net.seen == expected

@@ -45,8 +45,9 @@ def trained(folder: Path, mesh: Any, data_mesh: Any) -> list[float]:
     for batch in list(equitar.Loader(batches(folder, mesh=data_mesh)))[:2]:
         inputs = torch.tensor([[float(ord(letter)) for letter in key[-4:]] for key in batch["__key__"]])
         model(inputs).sum().backward()
-        norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
-        norms.append(float(norm.full_tensor()))  # type: ignore[attr-defined]
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        norm: Any = torch.nn.utils.get_total_norm(gradients)
+        norms.append(float(norm.full_tensor()))
         model.zero_grad()
     return norms
 

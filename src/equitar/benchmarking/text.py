@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from equitar.benchmarking.result import KINDS, Bench, Group, PartTime, ShardTime, SourceTime, Speed
-from equitar.text import counted, table
+from equitar.text import counted, megabytes, table
 
 _LITTLE = 0.05  # a share of the time that does not matter
 _BUSY = 0.7  # a share of the time in which the main process computes, from which on more workers do not help
@@ -231,7 +231,7 @@ def _speeds(found: Bench) -> str:
 def _speed(one: Speed, *, with_first: bool) -> list[str]:
     first = ["-" if one.first is None else f"{one.first:,.0f}"] if with_first else []
     ratio = "-" if one.ratio is None else f"{one.ratio:.2f}"
-    speed = f"{one.median * one.bytes / 1e6:,.1f}"
+    speed = megabytes(one.median * one.bytes)
     return [f"  {one.name}", f"{one.median:,.0f}", f"{max(one.rounds):,.0f}", speed, *first, ratio]
 
 
@@ -270,7 +270,7 @@ def _source(one: SourceTime, parts: Sequence[tuple[str, str]], *, with_first: bo
     first = [_ms_cell(of["read", "read"].first)] if with_first else []
     cells = [_ms_cell(of[part].seconds) if part in of else "-" for part in parts]
     waited = [] if one.waited is None else [_ms_cell(one.waited)]
-    return [one.name, f"{one.samples:,}", f"{one.bytes / 1e6:,.1f}", *first, *cells, _ms_cell(one.seconds), *waited]
+    return [one.name, f"{one.samples:,}", megabytes(one.bytes), *first, *cells, _ms_cell(one.seconds), *waited]
 
 
 def _shards(shards: Sequence[ShardTime]) -> str:
@@ -279,7 +279,7 @@ def _shards(shards: Sequence[ShardTime]) -> str:
         [
             f"{one.source}: {one.path}",
             f"{one.samples:,}",
-            f"{one.bytes / 1e6 / max(one.seconds, 1e-9):,.1f}",
+            megabytes(one.bytes / max(one.seconds, 1e-9)),
             _ms_cell(one.seconds / one.samples),
         ]
         for one in shards[:_LISTED]

@@ -17,14 +17,14 @@ from equitar.loading.shared_slots import keep_freed_memory
 from equitar.planning.passes import PassStart
 from equitar.planning.plan import Plan, PlanSpec, batch_size_then
 from equitar.planning.recipes import Recipe
-from equitar.planning.repeat_factors import asked_factor
+from equitar.planning.repeat_factors import RepeatFactor
 from equitar.planning.supply import Supply
 from equitar.ranks import RankChoice, Topology, refuse_other_ranks
 from equitar.reading.damage import Handler, TolerantReader
 from equitar.reading.prefetch import PrefetchBudget
 from equitar.reading.reader import OpenShards, Reader, open_shards
 from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, supplies_of
-from equitar.sidecars.summary import standing
+from equitar.sidecars.summary import ListedSummary, usable_summaries
 from equitar.sources import Source, Stage
 
 
@@ -57,15 +57,15 @@ class Request:
     handler: Handler
     read_ahead: int
     one_source: bool
-    summaries: Mapping[str, str] = field(default_factory=dict)  # by source: digest of the one to use, else the newest
+    summaries: Mapping[str, ListedSummary] = field(default_factory=dict)  # by source, to use in place of the newest
 
     def __post_init__(self) -> None:
         for name in ("seed", "shuffle", "max_substitutes", "read_ahead"):
-            check_integer(name, getattr(self, name), 0)
-        check_integer("batch_size", self.batch_size, 1)
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), 0))
+        object.__setattr__(self, "batch_size", check_integer("batch_size", self.batch_size, 1))
         if self.plan_workers is not None:
-            check_integer("plan_workers", self.plan_workers, 1)
-        asked_factor(self.repeat)
+            object.__setattr__(self, "plan_workers", check_integer("plan_workers", self.plan_workers, 1))
+        object.__setattr__(self, "repeat", RepeatFactor.of(self.repeat))
         if isinstance(self.fields, str):
             raise PlanError(f"`fields` must be a collection of names; got the single {self.fields!r}")
 
@@ -85,10 +85,14 @@ class Request:
 
     def going_on(self, summaries: Mapping[str, str]) -> Request:
         """Return this order with the summaries that a state names, as far as they can still be used."""
-        found = standing(self.sources, summaries)
         prepared: ResolvedRequest | None = self.__dict__.get("_prepared")
         known = {} if prepared is None else prepared.catalog.file_digests
-        return self if found in (self.summaries, known) else replace(self, summaries=found)
+        if summaries == known:  # they were read already
+            return self
+        usable = usable_summaries(self.sources, summaries)
+        digests = {name: summary.file_digest for name, (_, summary) in usable.items()}
+        pinned = {name: summary.file_digest for name, (_, summary) in self.summaries.items()}
+        return self if digests in (pinned, known) else replace(self, summaries=usable)
 
     def check_rank(self) -> None:
         """Raise PlanError if this process has another rank than when it was asked for: the ranks would wait for each other."""
@@ -105,7 +109,7 @@ class Request:
 
     def plan(self, prepared: ResolvedRequest, position: Position, num_workers: int, walk: PassStart) -> Plan:
         """Return the plan of the epoch that begins at a position, on a walk along the passes."""
-        check_integer("num_workers", num_workers, 0)
+        num_workers = check_integer("num_workers", num_workers, 0)
         world_size = position.world_size or prepared.world_size
         shape = PlanSpec(
             batch_size=batch_size_then(world_size, batch_size=self.batch_size, world_size=prepared.world_size),
@@ -114,7 +118,7 @@ class Request:
             seed=self.seed,
             epoch=position.epoch,
             shuffle=self.shuffle,
-            walk=walk,
+            pass_start=walk,
         )
         return self.recipe.plan(prepared.supplies, shape)
 

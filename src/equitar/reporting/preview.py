@@ -156,11 +156,11 @@ def plan(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Preview:
     return Preview(
         epoch=epoch,
         steps=planned.num_steps,
-        batch_size=planned.shape.batch_size,
+        batch_size=planned.spec.batch_size,
         world_size=prepared.world_size,
         num_workers=num_workers,
-        lanes=planned.shape.lanes,
-        seed=planned.shape.seed,
+        lanes=planned.spec.lanes,
+        seed=planned.spec.seed,
         digest=planned.digest,
         sources=tuple(
             SourcePreview(
@@ -246,16 +246,16 @@ def _consumers(
     """Return what the first consumers read, and the number of steps that this is counted over."""
     workers = max(1, num_workers)
     each = -(-plan.num_steps // workers)  # steps of a consumer
-    within = min(_MOST_BATCHES // max(1, each), _MOST_PLACES // max(1, each * plan.shape.batch_size), _MOST_CONSUMERS)
+    within = min(_MOST_BATCHES // max(1, each), _MOST_PLACES // max(1, each * plan.spec.batch_size), _MOST_CONSUMERS)
     chosen = range(min(max(1, within), prepared.world_size * workers))
-    most_steps = min(_MOST_BATCHES, max(1, _MOST_PLACES // plan.shape.batch_size)) * workers
+    most_steps = min(_MOST_BATCHES, max(1, _MOST_PLACES // plan.spec.batch_size)) * workers
     counted_steps = plan.num_steps if within else min(plan.num_steps, most_steps)
     topologies = [_topology(prepared, one // workers, one % workers, num_workers) for one in chosen]
     read: list[list[Int64]] = [[] for _ in chosen]  # (3, n) each: source, shard and row
     for step in range(counted_steps):  # steps outside, ranks inside: a window that workers share is dealt once
         for index in range(step % workers, len(chosen), workers):
             first, last = plan.share(step, topologies[index].rank, prepared.world_size)
-            read[index].append(np.stack(plan.places(step, first, last)[:3]))
+            read[index].append(np.stack(plan.samples(step, first, last)[:3]))
     sizes = _Sizes(order, prepared, plan.names)
     return tuple(_account(sizes, one, places) for one, places in zip(topologies, read, strict=True)), counted_steps
 
@@ -273,9 +273,9 @@ class _Sizes:
         sidecar = self._sidecars[source](shard)
         if self._fields is None:
             return sidecar.sizes
-        wanted = np.array([name in self._fields for name in sidecar.fields], np.int64)
-        ends = np.concatenate([[0], np.cumsum(sidecar.size * wanted[sidecar.field])])
-        sizes: Int64 = np.diff(ends[sidecar.indptr])
+        wanted = np.array([name in self._fields for name in sidecar.table.fields], np.int64)
+        ends = np.concatenate([[0], np.cumsum(sidecar.table.size * wanted[sidecar.table.field])])
+        sizes: Int64 = np.diff(ends[sidecar.table.indptr])
         return sizes
 
 

@@ -17,6 +17,7 @@ from equitar.reporting.stats import Stats, stats, stats_of
 from equitar.reporting.thresholds import ThresholdOutcome, labelled_rows, outlooks, summed
 from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, supplies_of
 from equitar.sources import Source, listed_sources
+from equitar.text import listed
 from equitar.urls import shown
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def report_of(
     batches = adjusted(sources, repeat=repeat)
     order, prepared = batches.order, batches.prepared()
     plan = plan_of_epoch(batches, epoch=epoch, num_workers=num_workers)
-    shape = batches.plan(epoch, num_workers=num_workers).shape
+    shape = batches.plan(epoch, num_workers=num_workers).spec
     return _report(
         stats(batches),
         plan,
@@ -126,7 +127,7 @@ def _report(
     make: Callable[[Sequence[Supply]], Plan] | None,
     arguments: tuple[tuple[str, str], ...],
 ) -> Report:
-    how = RepeatFactor(repeat) if isinstance(repeat, float | int) else repeat
+    how = RepeatFactor.of(repeat)
     is_formula = isinstance(how, RepeatFactor) and not callable(how.heuristic)
     base = how if isinstance(how, RepeatFactor) and is_formula else RepeatFactor()
     chosen = base.threshold if is_formula or how is None else None
@@ -154,8 +155,7 @@ def _report(
 
 def _shown(source: Source) -> str:
     urls = [source.urls] if isinstance(source.urls, str) else [*source.urls]
-    more = f" and {len(urls) - _URLS:,} more" if len(urls) > _URLS else ""
-    return " ".join(shown(url) for url in urls[:_URLS]) + more
+    return listed([shown(url) for url in urls], _URLS)
 
 
 def _arguments(order: Request, plan: Preview) -> tuple[tuple[str, str], ...]:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from equitar.arrays import Float64, Int64
-from equitar.planning.repeat_factors import ONE, ClassCounts, RepeatFactor, asked_factor, class_factors
-from equitar.presence import places_of
+from equitar.planning.repeat_factors import ONE, ClassCounts, RepeatFactor, class_factors
+from equitar.presence import positions_of
 from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, class_counts, row_factors
 from equitar.sidecars.selection import selection_of
 from equitar.sidecars.sidecar import Sidecar
@@ -141,7 +141,7 @@ def stats(sources: Source | Sequence[Source] | Batches, *, repeat: Repeat = None
 
 def stats_of(catalog: Catalog, repeat: Repeat, passes: Sequence[float]) -> Stats:
     """Return what the sources of a catalog hold, and what repeats make of it in so many passes of each."""
-    how = asked_factor(repeat)
+    how = RepeatFactor.of(repeat)
     rows = row_factors(catalog, how)
     sums = [_sums(*one, how) for one in zip(catalog.sidecars, catalog.summaries, rows, strict=True)]
     counted = [
@@ -180,7 +180,7 @@ def _sums(
         kept, total = kept + int((factors > 0).sum()), total + int(factors.sum())
         if presence is not None and counts is not None:
             used = np.repeat(factors, np.diff(presence.indptr))  # (entries,), factor of the row of each
-            label = places_of(counts.ids, presence.ids[used > 0])  # rows that are left out may have other labels
+            label = positions_of(counts.ids, presence.ids[used > 0])  # rows that are left out may have other labels
             copies += np.bincount(label, used[used > 0], minlength=len(copies)) / ONE
     return _Sums(kept if counts is None else counts.total, total / ONE, counts, None if counts is None else copies)
 

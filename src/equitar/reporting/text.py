@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from equitar.reporting.stats import ClassStats, Stats
-from equitar.text import table
+from equitar.text import megabytes, table
 
 if TYPE_CHECKING:
     from equitar.reporting.preview import Preview
@@ -63,7 +63,7 @@ def stats_text(found: Stats, plot: str | None) -> str:
             one.name,
             f"{one.shards:,}",
             f"{one.samples:,}",
-            f"{one.bytes / 1e6:,.1f}",
+            megabytes(one.bytes),
             "-" if one.labels is None else f"{one.labels:,}",
             "-" if one.classes is None else f"{one.classes:,}",
             f"{one.share_before:.1%}",
@@ -128,7 +128,7 @@ def plan_text(found: Preview) -> str:
     ]
     readers: list[tuple[str, ...]] = [("rank", "worker", "steps", "shards", "samples", "MB")]
     for *numbers, num_bytes in found.consumers:
-        readers.append((*(f"{number:,}" for number in numbers), f"{num_bytes / 1e6:,.1f}"))
+        readers.append((*(f"{number:,}" for number in numbers), megabytes(num_bytes)))
     notes = []
     if len(found.consumers) < found.num_consumers:
         notes.append(f"the first {len(found.consumers)} of {found.num_consumers:,} consumers")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from math import isqrt
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,7 +160,7 @@ def _dtype_for(largest: int) -> type[np.int32 | np.int64]:
 
 Datasets: TypeAlias = Mapping[str, int | Sized] | Sized
 Labels: TypeAlias = Mapping[str, LabelPresence] | LabelPresence
-IndexRepeat: TypeAlias = float | RepeatFactor | FactorsOf | None
+IndexRepeat: TypeAlias = float | Literal["median"] | RepeatFactor | FactorsOf | None
 STATE_VERSION = 1
 _ALL = 1 << 62  # samples to shuffle together: as many as there are
 
@@ -203,13 +203,13 @@ class IndexPlan:
         gives_batches: bool,
     ) -> None:
         """Make it; see `equitar.samplers`. It gives batches or single samples."""
-        check_integer("seed", seed, 0)
-        self._recipe, self._batch_size, self._seed = recipe, batch_size, seed
+        self._recipe, self._batch_size = recipe, check_integer("batch_size", batch_size, 1)
+        self._seed = check_integer("seed", seed, 0)
         self._shuffle = _ALL if shuffle is None else shuffle
         self._ranks, self._gives_batches = ranks, gives_batches
         self._place: tuple[int, int] | None = None
         self._is_compared = False
-        self._sources = _sources_of(datasets, repeat, labels, names, seed=seed, is_drawn=shuffle is None)
+        self._sources = _sources_of(datasets, repeat, labels, names, seed=self._seed, is_drawn=shuffle is None)
         self._plan: Plan | None = None
         self.progress = Progress()
 
@@ -228,7 +228,7 @@ class IndexPlan:
         _, now = self.place()
         planned_for = world_size or now
         batch_size = batch_size_then(planned_for, batch_size=self._batch_size, world_size=now)
-        if self._plan is None or (self._plan.shape.epoch, self._plan.shape.world_size) != (epoch, planned_for):
+        if self._plan is None or (self._plan.spec.epoch, self._plan.spec.world_size) != (epoch, planned_for):
             shape = PlanSpec(
                 batch_size=batch_size,
                 world_size=planned_for,
@@ -252,7 +252,7 @@ class IndexPlan:
         """Yield the indices of this rank at each step, from the first one on."""
         rank, world_size = self.place()
         for step in range(first, plan.num_steps):
-            places = plan.places(step, *plan.share(step, rank, world_size))
+            places = plan.samples(step, *plan.share(step, rank, world_size))
             yield indices_of(self._sources, plan.names, places)
 
     def begun(self) -> tuple[Plan, int, int]:
@@ -288,7 +288,7 @@ class IndexPlan:
             version=STATE_VERSION,
             epoch=position.epoch,
             given=position.given,
-            world_size=plan.shape.world_size,
+            world_size=plan.spec.world_size,
             global_batch=plan.global_batch,
             digest=plan.digest,
         )
@@ -330,7 +330,7 @@ def _sources_of(
     """Return datasets as sources."""
     parts = _parts_of(datasets, names)
     lengths = {name: part if isinstance(part, int) else len(part) for name, part in parts.items()}
-    wanted = RepeatFactor(repeat) if isinstance(repeat, float | int) else repeat
+    wanted = RepeatFactor.of(repeat)
     if wanted is None:
         factors = None
     elif isinstance(wanted, RepeatFactor):

@@ -105,8 +105,7 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
             )
         if ragged not in ("pad", "drop", "keep"):
             raise PlanError(f"`ragged` must be 'pad', 'drop' or 'keep'; got {ragged!r}")
-        check_integer("seed", seed, 0)
-        self.sampler, self._seed, self._ragged = sampler, seed, ragged
+        self.sampler, self._seed, self._ragged = sampler, check_integer("seed", seed, 0), ragged
         self._ranks = RankChoice.of(rank, world_size, mesh, group)
         self._detected: tuple[int, int] | None = None
         self._is_compared = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from equitar.planning.repeat_factors import (
     ONE,
     ClassCounts,
     RepeatFactor,
-    asked_factor,
     class_factors,
     count_classes,
     sample_factors,
@@ -30,13 +29,13 @@ from equitar.presence import Presence
 from equitar.rng import text_id
 from equitar.sidecars.selection import Selection, checked_numbers, selection_of
 from equitar.sidecars.sidecar import Sidecar
-from equitar.sidecars.store import Sidecars, sidecar_shelf
-from equitar.sidecars.summary import Summary, load_summary, shards_of
-from equitar.sources import Source, index_command, listed_sources
+from equitar.sidecars.store import Sidecars, sidecar_cache
+from equitar.sidecars.summary import ListedSummary, Summary, load_summary, shards_of
+from equitar.sources import Source, listed_sources
 from equitar.urls import join, shown
 
 logger = logging.getLogger("equitar")
-Repeat: TypeAlias = float | RepeatFactor | Callable[[Sidecar], Any] | None
+Repeat: TypeAlias = float | Literal["median"] | RepeatFactor | Callable[[Sidecar], Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,19 +59,20 @@ class Catalog:
         return {source.name: summary.file_digest for source, summary in named if summary.file_digest is not None}
 
 
-def catalog_of(sources: Sequence[Source], summaries: Mapping[str, str] | None = None) -> Catalog:
+def catalog_of(sources: Sequence[Source], summaries: Mapping[str, ListedSummary] | None = None) -> Catalog:
     """Return the catalog of sources.
 
     Args:
         sources: The sources.
-        summaries: Digest of the summary to use, by the name of a source; of others the newest.
+        summaries: The summary to use, by the name of a source, see `usable_summaries`; for others the newest.
 
     Raises:
         SourceError: If two sources have one name, or share a shard.
         SidecarError: If a sidecar or summary is missing or damaged.
     """
     ordered = sorted(listed_sources(sources), key=lambda source: source.name)
-    known = [shards_of(source) for source in ordered]
+    pinned = summaries or {}
+    known = [pinned.get(source.name) or shards_of(source) for source in ordered]
     shards = [listed for listed, _ in known]
     owner: dict[str, Source] = {}
     for source, listed in zip(ordered, shards, strict=True):
@@ -83,12 +83,11 @@ def catalog_of(sources: Sequence[Source], summaries: Mapping[str, str] | None = 
                     f"a shard must belong to one source; {shown(url)} is in {other.name!r} and in {source.name!r} "
                     "(to use parts of it in both, give both a `keep`)"
                 )
-    digests = summaries or {}
     found = tuple(
-        load_summary(source, known=one, digest=digests.get(source.name))
+        load_summary(source, known=one, digest=one[1].file_digest if source.name in pinned and one[1] else None)
         for source, one in zip(ordered, known, strict=True)
     )
-    kept = sidecar_shelf()
+    kept = sidecar_cache()
     return Catalog(
         sources=tuple(ordered),
         sidecars=tuple(
@@ -195,7 +194,7 @@ def supplies_of(catalog: Catalog, repeat: Repeat) -> list[Supply]:
     Raises:
         SidecarError: If repeats need labels that a source was indexed without.
     """
-    how = asked_factor(repeat)
+    how = RepeatFactor.of(repeat)
     return [
         _supply(rows, summary, how) for rows, summary in zip(_rows_of(catalog, how), catalog.summaries, strict=True)
     ]
@@ -207,7 +206,7 @@ def row_factors(catalog: Catalog, repeat: Repeat) -> list[Callable[[int, Sidecar
     Raises:
         SidecarError: If repeats need labels that a source was indexed without.
     """
-    how = asked_factor(repeat)
+    how = RepeatFactor.of(repeat)
     return [rows.of for rows in _rows_of(catalog, how)]
 
 
@@ -255,5 +254,5 @@ def _supply(rows: _Rows, summary: Summary, how: RepeatFactor | Callable[[Sidecar
 
 
 def _no_labels(source: Source) -> SidecarError:
-    command = index_command(source, label_spec="cls")
+    command = source.index_command(label_spec="cls")
     return SidecarError(f"`repeat` needs labels but source {source.name!r} was indexed without; {command}")
