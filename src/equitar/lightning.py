@@ -16,7 +16,7 @@ from typing import Any, TypedDict
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from equitar.ranks import trainer_ranks
+from equitar.misuse import trainer_ranks
 
 
 class DataRanks(TypedDict):

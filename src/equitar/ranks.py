@@ -4,8 +4,6 @@ This is the only module that reads environment variables. Where rank and world s
 order: torch.distributed if it is initialised; RANK with WORLD_SIZE (torchrun); NODE_RANK, LOCAL_RANK and WORLD_SIZE (Lightning's
 launcher); the SLURM step, SLURM_PROCID of SLURM_STEP_NUM_TASKS (a job allocation alone is one process); the MPI variables of
 Open MPI and of MPICH. Variables that contradict each other are an error, not rank 0.
-
-Trainers that would share out a second time what each rank already has a share of are recognised by who calls, and refused.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -35,10 +33,6 @@ _PAIRS = (
 )
 # Parts of the names of mesh dimensions whose ranks work on the same samples.
 _SAME_SAMPLES = frozenset(("tp", "pp", "cp", "sp", "tensor", "pipeline", "context", "sequence", "model"))
-# Classes of accelerate, transformers, catalyst and ignite that keep a part of what each process would read.
-_SHARES_STREAMS = frozenset(("IterableDatasetShard", "DataLoaderDispatcher"))
-_SHARES_SAMPLERS = _SHARES_STREAMS | {"BatchSamplerShard", "DatasetFromSampler", "DistributedSampler"}
-_TRAINER_LOOPS = frozenset(("_FitLoop", "_TrainingEpochLoop", "_EvaluationLoop", "_PredictionLoop"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,76 +263,6 @@ def consumer(rank: int, world_size: int) -> Topology:
     """Return the topology of this process, given its rank."""
     worker, num_workers = detect_workers()
     return Topology(rank=rank, world_size=world_size, worker=worker, num_workers=num_workers)
-
-
-def refuse_resharding() -> None:
-    """Raise PlanError if a caller is about to share out a stream again, of which each rank already reads its own part.
-
-    accelerate and the Trainer of transformers wrap an iterable dataset so that each process keeps every n-th batch, or that
-    one process reads for all. A dataset can only see that by who calls it; workers that were forked see their parent's callers.
-    """
-    for caller in _callers():
-        if _class_names(caller) & _SHARES_STREAMS:
-            raise PlanError(
-                f"{type(caller).__name__} would share this stream out again, but each rank already gets its own part; hand the "
-                "loader to the training loop as it is, without `accelerator.prepare`, or set `dispatch_batches=False` and one process"
-            )
-
-
-def refuse_resampling(world_size: int) -> None:
-    """Raise PlanError if a caller is about to share out again what a sampler gives to this rank of so many.
-
-    accelerate (and so the Trainer of transformers) keeps every n-th batch; Lightning, catalyst and ignite keep every n-th index.
-    """
-    if world_size == 1:
-        return  # the sampler gives everything, and a trainer may share it out
-    for caller in _callers():
-        names = _class_names(caller) & _SHARES_SAMPLERS
-        if not names:
-            continue
-        raise PlanError(
-            f"{type(caller).__module__}.{type(caller).__name__} would share out again what this sampler gives to one of {world_size} "
-            + (
-                "ranks; set `use_distributed_sampler=False` (Lightning's Trainer, `fabric.setup_dataloaders`), or do not wrap it"
-                if "DistributedSampler" in names or "DatasetFromSampler" in names
-                else "ranks; do not pass the DataLoader to `accelerator.prepare`; in a transformers Trainer, return it from "
-                "`get_train_dataloader`, in place of `_get_train_sampler`"
-            )
-        )
-
-
-def refuse_other_ranks(rank: int, world_size: int) -> None:
-    """Raise PlanError if Lightning, by its strategy, has other data-parallel ranks than were detected."""
-    for caller in _callers():
-        if not _class_names(caller) & _TRAINER_LOOPS:
-            continue
-        wanted = trainer_ranks(caller.trainer)
-        if wanted is not None and wanted != (rank, world_size):
-            raise PlanError(
-                f"Lightning's {type(caller.trainer.strategy).__name__} has this process as data-parallel rank {wanted[0]} of "
-                f"{wanted[1]}, but rank {rank} of {world_size} was detected, so that its tensor-parallel peers would get other "
-                "batches; make the data in a hook such as `train_dataloader`, with `**equitar.lightning.data_ranks(self.trainer)`"
-            )
-        return
-
-
-def trainer_ranks(trainer: Any) -> tuple[int, int] | None:
-    """Return (rank, world_size) of this process among those that share data, as a trainer of Lightning has it, or None."""
-    arguments: Mapping[str, int] | None = getattr(trainer.strategy, "distributed_sampler_kwargs", None)
-    return None if arguments is None else (arguments["rank"], arguments["num_replicas"])
-
-
-def _callers() -> Iterator[Any]:
-    """Yield the objects whose methods are being called, innermost first."""
-    frame = sys._getframe(1)  # noqa: SLF001  (the documented way to one's callers)
-    while (frame := frame.f_back) is not None:  # type: ignore[assignment]  # None ends the loop
-        caller = frame.f_locals.get("self")
-        if caller is not None:
-            yield caller
-
-
-def _class_names(caller: object) -> set[str]:
-    return {base.__name__ for base in type(caller).__mro__}
 
 
 def _from_lightning(variables: Mapping[str, str]) -> tuple[int, int]:

@@ -24,11 +24,12 @@ from equitar.loading.position import Position, SharedPosition
 from equitar.loading.record import Record
 from equitar.loading.request import Request, ResolvedRequest
 from equitar.loading.state import State, check_state, position_in, state_of, walk_in
+from equitar.misuse import refuse_resharding, warn_of_batching_workers, warn_of_plan_in_worker
 from equitar.planning.passes import PassStart
 from equitar.planning.plan import Plan
 from equitar.planning.recipes import Debiased, Exact
 from equitar.planning.weights import Weights
-from equitar.ranks import RankChoice, Topology, consumer, detect_workers, refuse_resharding
+from equitar.ranks import RankChoice, Topology, consumer, detect_workers
 from equitar.sidecars.catalog import Repeat
 
 logger = logging.getLogger("equitar")
@@ -69,6 +70,7 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         self._resumed: Position | None = None  # from `load_state_dict`: used once, in this process only
         self._next: Position | None = None  # what this process emits next, for `state_dict`
         self.clock = SharedPosition()
+        self._is_of_worker = detect_workers()[1] > 0  # made within a worker, and no epoch was set
 
     def __getstate__(self) -> dict[str, Any]:
         self.prepared()  # workers must not look for their rank, nor read all sidecars again
@@ -96,7 +98,7 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
             raise ValueError(f"`epoch` must be >= 0; got {epoch}")
         if self._resumed is not None and self._resumed.epoch == epoch:
             return
-        self._resumed = None
+        self._resumed, self._is_of_worker = None, False
         self.clock.position = Position(epoch, 0, 0, 0)
         self._next = None
 
@@ -186,6 +188,8 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
 
     def _advancing(self, topology: Topology, position: Position, first_step: int) -> Iterator[Any]:
         plan, workers = self.plan_at(position, topology.num_workers), topology.num_workers
+        if workers and topology.worker == 0 and plan.is_whole:
+            self._warn_in_worker()
         if workers and topology.worker == 0 and plan.is_whole and self.clock.begins_again(position.epoch):
             warnings.warn(
                 f"epoch {position.epoch} begins again; call `set_epoch` before each epoch, or use equitar.Loader",
@@ -199,6 +203,14 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
                 if self.clock.position == position:  # else `set_epoch` was called on the way
                     self.clock.position = self._next
             yield batch
+
+    def _warn_in_worker(self) -> None:
+        """Warn once of what a DataLoader does to epochs and batches."""
+        if self.clock.was_begun:
+            return
+        warn_of_batching_workers()
+        if self._is_of_worker:
+            warn_of_plan_in_worker()
 
     def _from(self, topology: Topology, position: Position, first_step: int) -> Iterator[tuple[Record, Any]]:
         plan = self.plan_at(position, topology.num_workers)

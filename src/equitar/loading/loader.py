@@ -19,6 +19,7 @@ from equitar.loading.position import Position
 from equitar.loading.record import LoaderCounters, LoaderReport, Record
 from equitar.loading.shared_slots import Packed, SharedBuffers
 from equitar.loading.state import State, check_state, differences, state_of, walk_on
+from equitar.misuse import warn_of_replacement
 from equitar.planning.plan import Plan
 from equitar.ranks import detect_workers, let_collectives_end
 from equitar.rng import Purpose, fold
@@ -131,11 +132,13 @@ class Loader(DataLoader[Any]):
         self._broken_at: list[int] = []
         self._has_warned = False
         self._counters = LoaderCounters()
+        self._is_placed = self._has_begun = False
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iterator at the start of an epoch, >= 0; where `load_state_dict` was just called, in the middle of it."""
         if epoch < 0:
             raise ValueError(f"`epoch` must be >= 0; got {epoch}")
+        self._is_placed = True
         # An iterator that gave nothing yet is the one that is meant: Lightning makes it before it tells the epoch.
         is_there = self._position.step > 0 if self._under_way is None else self._next_step == self._position.step
         if not (is_there and self._position.epoch == epoch):
@@ -164,6 +167,9 @@ class Loader(DataLoader[Any]):
             self._restart_workers()
             self._batches.clock.is_driven = False
             raise
+        if plan.is_whole and not self._is_placed and not self._has_begun and not position.epoch:
+            warn_of_replacement(self, "Loader", plan.digest)
+        self._has_begun = True
         self._next_step = position.step
         self._under_way = this = object()
         return self._pass(batches, self._sends.ring, this, position, plan.num_steps)
@@ -275,7 +281,7 @@ class Loader(DataLoader[Any]):
             self._batches.go_along(before)
             raise
         self._restart_workers()
-        self._position, self._under_way = position, None
+        self._position, self._under_way, self._is_placed = position, None, True
 
     def _position_from(self, state: State, *, restart: bool) -> Position:
         """Take the walk of a state, or of a run that goes on from it, and return where it begins."""

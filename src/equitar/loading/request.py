@@ -14,12 +14,13 @@ from equitar.loading.feed import Feed
 from equitar.loading.position import Position
 from equitar.loading.record import Record
 from equitar.loading.shared_slots import keep_freed_memory
+from equitar.misuse import refuse_other_ranks
 from equitar.planning.passes import PassStart
 from equitar.planning.plan import Plan, PlanSpec, batch_size_then
 from equitar.planning.recipes import Recipe
 from equitar.planning.repeat_factors import RepeatFactor
 from equitar.planning.supply import Supply
-from equitar.ranks import RankChoice, Topology, refuse_other_ranks
+from equitar.ranks import RankChoice, Topology
 from equitar.reading.damage import Handler, TolerantReader
 from equitar.reading.prefetch import PrefetchBudget
 from equitar.reading.reader import OpenShards, Reader, open_shards

@@ -20,11 +20,12 @@ from equitar.agreement import compare_over_ranks
 from equitar.arrays import Int64
 from equitar.checks import check_integer
 from equitar.errors import PlanError
+from equitar.misuse import refuse_other_ranks, refuse_resampling, warn_of_replacement
 from equitar.planning.plan import Plan, PlannedSamples, PlanSpec, batch_size_then
 from equitar.planning.recipes import Recipe
 from equitar.planning.repeat_factors import ONE, RepeatFactor, Rounding, class_factors, count_classes, sample_factors
 from equitar.planning.supply import Supply
-from equitar.ranks import RankChoice, refuse_other_ranks, refuse_resampling
+from equitar.ranks import RankChoice
 from equitar.rng import Purpose, fold, permutation, text_id
 from equitar.samplers.label_rows import LabelPresence, LabelRows, rows_of
 from equitar.samplers.progress import Progress, SamplerPosition
@@ -255,8 +256,11 @@ class IndexPlan:
             places = plan.samples(step, *plan.share(step, rank, world_size))
             yield indices_of(self._sources, plan.names, places)
 
-    def begun(self) -> tuple[Plan, int, int]:
+    def begun(self, name: str) -> tuple[Plan, int, int]:
         """Return the plan of the pass that begins now, the items that were given before, and those of each step.
+
+        Args:
+            name: Of the class of the sampler.
 
         Raises:
             PlanError: If a trainer would share these out again; at the first pass, if ranks differ.
@@ -268,6 +272,8 @@ class IndexPlan:
         plan = self.plan(start.epoch, start.world_size)
         if not self._is_compared:
             self._is_compared = True
+            if self.progress.is_new:
+                warn_of_replacement(self, name, plan.digest)
             facts = {
                 "epoch": start.epoch,
                 "given": start.given,

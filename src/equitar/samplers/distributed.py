@@ -28,7 +28,8 @@ from torch.utils.data import DistributedSampler, Sampler
 from equitar.agreement import compare_over_ranks
 from equitar.checks import check_integer
 from equitar.errors import PlanError
-from equitar.ranks import RankChoice, refuse_other_ranks, refuse_resampling
+from equitar.misuse import refuse_other_ranks, refuse_resampling, warn_of_replacement
+from equitar.ranks import RankChoice
 from equitar.rng import Purpose, fold
 from equitar.samplers.progress import Progress, SamplerPosition
 from equitar.samplers.samplers import DebiasedBatchSampler, RepeatFactorSampler
@@ -140,6 +141,8 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
         if not self._is_compared:
             self._is_compared = True
             digest = blake2b(repr(draw).encode(), digest_size=16).hexdigest()
+            if self._progress.is_new and draw:
+                warn_of_replacement(self, type(self).__name__, f"{type(self.sampler).__name__} {self._seed} {digest}")
             facts = {"epoch": start.epoch, "given": start.given, "seed": self._seed, "draw": digest}
             fix = "wrap a sampler that draws from torch, numpy or random, and from the same data on every rank"
             compare_over_ranks(self._ranks, facts, what="draw", fix=fix)

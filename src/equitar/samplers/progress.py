@@ -33,6 +33,11 @@ class Progress:
         self._turn = 0  # passes begun and positions set: an older pass must not move the position any more
         self._is_under_way, self._broken_at, self._has_warned = False, list[int](), False
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no pass was begun, and no position set."""
+        return not self._turn
+
     def set_next(self, position: SamplerPosition) -> None:
         """Begin the next pass at a position."""
         self.next = self._latest = self._begun = position

@@ -98,7 +98,7 @@ class RepeatFactorSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         """Return an iterator over this rank's indices of the epoch."""
-        plan, given, per_step = self._planned.begun()
+        plan, given, per_step = self._planned.begun(type(self).__name__)
         step, within = divmod(given, per_step)
         indices = (index for batch in self._planned.batches(plan, step) for index in batch)
         return self._planned.progress.counted(islice(indices, within, None), plan.num_steps * per_step - given)
@@ -202,7 +202,7 @@ class DebiasedBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Return an iterator over this rank's batches of indices of the epoch."""
-        plan, step, _ = self._planned.begun()
+        plan, step, _ = self._planned.begun(type(self).__name__)
         return self._planned.progress.counted(self._planned.batches(plan, step), plan.num_steps - step)
 
     def sources(self, epoch: int) -> list[str]:
