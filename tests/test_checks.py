@@ -148,7 +148,7 @@ def test_integers_of_numpy_are_integers_and_look_the_same_in_a_plan(function: An
     assert repr(batches.order.recipe) == repr(
         equitar.debiased([A], batch_size=8, steps=4, accumulation_steps=2).order.recipe
     )
-    assert type(batches.order.batch_size) is type(batches.order.rank) is int
+    assert type(batches.order.batch_size) is type(batches.order.ranks.rank) is int
 
 
 @pytest.mark.parametrize("value", [np.float64(8), np.bool_(True), True, 8.0, "8", None, np.array([8])])

@@ -14,6 +14,7 @@ from equitar.loading.request import Request
 from equitar.planning.plan import Agree, Composition, Short
 from equitar.planning.recipes import Debiased, Exact, Mixed
 from equitar.planning.weights import Changes, Weights, check_shares
+from equitar.ranks import RankChoice
 from equitar.reading.damage import Handler
 from equitar.sidecars.catalog import Repeat
 from equitar.sources import Source, Stage, listed_sources
@@ -46,6 +47,8 @@ def debiased(
     read_ahead: int = _READ_AHEAD,
     rank: int | None = None,
     world_size: int | None = None,
+    mesh: Any = None,
+    group: Any = None,
 ) -> Batches:
     """Return batches that hold one source each, the same on all ranks at every step (ZeroVL, arXiv 2112.09331).
 
@@ -80,6 +83,9 @@ def debiased(
         read_ahead: Bytes of remote shards that each worker may prefetch, of all sources together; 0 disables prefetching.
         rank: This process among those that share the data; None detects it.
         world_size: Number of these processes.
+        mesh: A `DeviceMesh` of data-parallel dimensions in place of `rank` and `world_size`, such as ``mesh["dp"]`` or
+            ``mesh["dp_replicate", "dp_shard"]``: peers of tensor, pipeline and context parallelism get the same batches.
+        group: A `ProcessGroup` of the processes that share the data in place of these.
 
     Raises:
         PlanError: At the first use, if the promises cannot be kept; it says what to change.
@@ -115,8 +121,7 @@ def debiased(
             fields=fields,
             copy=copy,
             plan_workers=plan_workers,
-            rank=rank,
-            world_size=world_size,
+            ranks=RankChoice.of(rank, world_size, mesh, group),
             max_substitutes=max_substitutes,
             handler=handler,
             read_ahead=read_ahead,
@@ -147,6 +152,8 @@ def mixed(  # noqa: D417  (`debiased` documents the other arguments)
     read_ahead: int = _READ_AHEAD,
     rank: int | None = None,
     world_size: int | None = None,
+    mesh: Any = None,
+    group: Any = None,
 ) -> Batches:
     """Return batches of all sources by share, or single samples.
 
@@ -186,8 +193,7 @@ def mixed(  # noqa: D417  (`debiased` documents the other arguments)
             fields=fields,
             copy=copy,
             plan_workers=plan_workers,
-            rank=rank,
-            world_size=world_size,
+            ranks=RankChoice.of(rank, world_size, mesh, group),
             max_substitutes=max_substitutes,
             handler=handler,
             read_ahead=read_ahead,
@@ -210,6 +216,8 @@ def exact(  # noqa: D417  (`debiased` documents the other arguments)
     read_ahead: int = _READ_AHEAD,
     rank: int | None = None,
     world_size: int | None = None,
+    mesh: Any = None,
+    group: Any = None,
 ) -> Batches:
     """Return every sample once over all ranks, in order: for validation.
 
@@ -237,8 +245,7 @@ def exact(  # noqa: D417  (`debiased` documents the other arguments)
             fields=fields,
             copy=copy,
             plan_workers=1,
-            rank=rank,
-            world_size=world_size,
+            ranks=RankChoice.of(rank, world_size, mesh, group),
             max_substitutes=0,
             handler=handler,
             read_ahead=read_ahead,
