@@ -66,7 +66,8 @@ class Progress:
         Raises:
             ValueError: If it is negative.
         """
-        if not (self.next.step and self.next.epoch == checked_epoch(epoch) and not self.is_under_way):
+        checked_epoch(epoch)
+        if not (self.next.step and self.next.epoch == epoch and not self.is_under_way):
             self.set_next(Position(epoch))
 
     def counted(self, items: Iterator[Item], count: int, *, each: int = 1) -> Iterator[Item]:
