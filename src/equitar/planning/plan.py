@@ -9,10 +9,12 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from equitar.arrays import Int64
 from equitar.checks import check_integer
+from equitar.display import Display, Displayed
 from equitar.errors import PlanError
 from equitar.planning.line import most_of
 from equitar.planning.passes import PassPosition, PassStart
 from equitar.planning.supply import Supply
+from equitar.text import counted
 
 
 class PlannedSamples(NamedTuple):
@@ -122,6 +124,20 @@ Short: TypeAlias = Literal["error", "leave_out"]
 Composition: TypeAlias = Literal["stratified", "independent"]
 
 
+class DisplayedPlan(Displayed):
+    """What plans show of themselves."""
+
+    spec: PlanSpec
+    num_steps: int
+    global_batch: int
+    account: tuple[SourceAccount, ...]
+
+    def _display(self) -> Display:
+        steps = counted(self.num_steps, "step")
+        title = f"{type(self).__name__}(epoch {self.spec.epoch}, {steps}, global batch {self.global_batch})"
+        return Display((title,), {source.name: source.quota for source in self.account})
+
+
 class Plan(Protocol):
     """What samples every rank emits at every step of an epoch.
 
@@ -157,3 +173,6 @@ class Plan(Protocol):
 
     def pass_positions(self, step: int) -> tuple[PassPosition, ...]:
         """Return where each source stands in its passes before a step."""
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""

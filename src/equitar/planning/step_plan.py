@@ -16,7 +16,7 @@ import numpy as np
 
 from equitar.arrays import Int64
 from equitar.planning.passes import PassPosition
-from equitar.planning.plan import Plan, PlannedSamples, PlanSpec, SourceAccount, account_of, digest_of
+from equitar.planning.plan import DisplayedPlan, Plan, PlannedSamples, PlanSpec, SourceAccount, account_of, digest_of
 from equitar.planning.quotas import WeightPhase
 from equitar.planning.runs import DealerSpec
 from equitar.planning.schedule import Schedule, ShuffledSchedule, SingleSchedule
@@ -25,7 +25,7 @@ from equitar.planning.supply import Supply
 from equitar.rng import fold
 
 
-class AccumulationPlan:
+class AccumulationPlan(DisplayedPlan):
     """A plan whose batches are handed out in several steps each; see `Plan`."""
 
     is_whole = True
@@ -111,7 +111,7 @@ class Quotas:
     is_stratified: bool = False  # whether every batch has the floor or ceiling of the share of each source
 
 
-class StepPlan:
+class StepPlan(DisplayedPlan):
     """A plan of equal steps, as `debiased_plan` and `mixed_plan` make it; see `Plan`."""
 
     is_whole = True
