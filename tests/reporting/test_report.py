@@ -200,7 +200,7 @@ def test_thresholds_are_what_stats_and_plans_with_them_say(sources: list[Source]
         assert steps[at] == len(debiased(sources, batch_size=4, repeat=how, rank=0, world_size=2))
         assert shown.floats(table, "classes repeated")[at] == (classes.factors > 1).sum()
         assert shown.floats(table, "largest factor")[at] == classes.factors.max()
-    assert [one.is_chosen for one in report_of(planned(sources)).outlooks] == [word == "0.2" for word in thresholds]
+    assert [one.is_chosen for one in report_of(planned(sources)).thresholds] == [word == "0.2" for word in thresholds]
 
 
 def test_names_are_text_whatever_they_hold(shown: Page) -> None:
@@ -304,8 +304,7 @@ def test_pages_of_many_classes_and_sources_stay_small(sources: list[Source], num
     )
     found = report_of(planned(sources))
     many = [replace(one, name=f"source {at}") for at in range(25) for one in found.stats.sources]
-    rows = tuple(replace(found.rows[0], name=one.name) for one in many)
-    found = replace(found, plan=None, rows=rows, stats=replace(found.stats, classes=classes, sources=tuple(many)))
+    found = replace(found, plan=None, stats=replace(found.stats, classes=classes, sources=tuple(many)))
     assert len(page_of(found, command=None, made=MADE).encode()) < 1_500_000
 
 

@@ -68,7 +68,7 @@ def test_every_row_is_what_stats_and_plans_say_at_that_threshold(
 ) -> None:
     chosen = selected(sources) if keeps else sources
     batches = debiased(chosen, batch_size=1, repeat=how, rank=0, world_size=1)
-    rows = report_of(batches).outlooks
+    rows = report_of(batches).thresholds
     assert [one.name for one in rows if one.is_chosen] == ["median" if how.threshold == "median" else "0.3"]
     assert len(rows) >= 4
     for one in rows:
@@ -90,7 +90,7 @@ def test_a_threshold_that_cannot_be_planned_says_why(sources: list[Source], keep
     chosen = [replace(one, keep=keep) for one in sources]
     rows = report_of(
         debiased(chosen, batch_size=2, weights={"left": 1, "right": 1}, steps=steps, rank=0, world_size=1)
-    ).outlooks
+    ).thresholds
     assert {one.problem is None for one in rows} == {True, False}
     for one in rows:
         how = RepeatFactor("median" if one.name == "median" else float(one.name))
@@ -106,8 +106,8 @@ def test_a_threshold_that_cannot_be_planned_says_why(sources: list[Source], keep
 
 
 def test_the_value_of_a_median_is_shown_where_there_is_one(sources: list[Source]) -> None:
-    (shared,) = [one for one in report_of(sources).outlooks if one.name == "median"]
-    own = [one for one in report_of(sources, repeat=RepeatFactor("median", scope="source")).outlooks if one.is_chosen]
+    (shared,) = [one for one in report_of(sources).thresholds if one.name == "median"]
+    own = [one for one in report_of(sources, repeat=RepeatFactor("median", scope="source")).thresholds if one.is_chosen]
     classes = stats(sources).classes
     assert classes is not None
     assert shared.threshold == np.median(classes.frequency)
@@ -118,7 +118,7 @@ def test_the_value_of_a_median_is_shown_where_there_is_one(sources: list[Source]
     "repeat", [None, RepeatFactor(heuristic=lambda f: f + 1), lambda sidecar: [2] * sidecar.num_rows]
 )
 def test_where_repeats_are_no_threshold_the_table_is_lvis(sources: list[Source], repeat: Repeat) -> None:
-    rows = report_of(sources, repeat=repeat).outlooks
+    rows = report_of(sources, repeat=repeat).thresholds
     assert [one.is_chosen for one in rows] == [repeat is None, *[False] * (len(rows) - 1)]
     assert [one.copies for one in rows] == pytest.approx([stats(sources, repeat=one.threshold).copies for one in rows])
 
@@ -130,7 +130,7 @@ def test_numbers_of_labels_are_those_of_kept_samples(sources: list[Source]) -> N
         found = report_of(chosen)
         assert found.label_numbers is not None
         assert found.label_numbers.tolist() == np.bincount(numbers).tolist()
-        assert sum(one.unlabelled or 0 for one in found.rows) == numbers.count(0)
+        assert sum(one.unlabelled or 0 for one in found.stats.sources) == numbers.count(0)
 
 
 def test_thresholds_go_from_the_rarest_class_to_ten_times_the_median() -> None:

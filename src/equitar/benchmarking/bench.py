@@ -111,14 +111,16 @@ class _Race:
 
     def round(self, *, cold: bool) -> None:
         """Let each contender run once."""
-        for one in self.contenders:
-            _show(self._bar, f"{one.group}: {one.name}")
+        for contender in self.contenders:
+            _show(self._bar, f"{contender.group}: {contender.name}")
             if cold:
                 self.work.forget_pages()
             begin = time.perf_counter()
-            counts = self._counts(one)
+            counts = self._counts(contender)
             if counts is not None:
-                self.runs.setdefault((one.group, one.name), []).append((counts, time.perf_counter() - begin))
+                self.runs.setdefault((contender.group, contender.name), []).append(
+                    (counts, time.perf_counter() - begin)
+                )
         if cold:
             self.work.waiting = Waiting()  # workers started in this round
 
@@ -136,10 +138,10 @@ class _Race:
 
 def _told(batches: Batches, num_workers: int, first: Profile, warm: Profile, race: _Race) -> Bench:
     order, prepared = batches.order, batches.prepared()
-    names = [one.name for one in prepared.catalog.sources]
+    names = [source.name for source in prepared.catalog.sources]
     mean = {name: warm.bytes_of(name) / max(1, warm.samples[name]) for name in names}
     waiting = race.work.waiting
-    staged = any((*one.stages, *order.stages) for one in prepared.catalog.sources)
+    staged = any((*source.stages, *order.stages) for source in prepared.catalog.sources)
     is_remote = any(one.is_remote for one in order.readers(prepared, open_shards()))
     return Bench(
         samples=first.samples.total(),
@@ -163,25 +165,25 @@ def _told(batches: Batches, num_workers: int, first: Profile, warm: Profile, rac
 def _speeds(race: _Race, mean: Mapping[str, float]) -> tuple[Speed, ...]:
     found: list[Speed] = []
     plain: dict[Group, float] = {}
-    for one in race.contenders:
-        runs = race.runs.get((one.group, one.name), [])
+    for contender in race.contenders:
+        runs = race.runs.get((contender.group, contender.name), [])
         rounds = tuple(sum(counts.values()) / seconds for counts, seconds in runs[1:])
         if not rounds or not all(rounds):
             continue
         median = statistics.median(rounds)
-        if one.is_plain:
-            plain[one.group] = median
+        if contender.is_plain:
+            plain[contender.group] = median
         counts, seconds = runs[0]
         total = sum(counts.values())
         found.append(
             Speed(
-                group=one.group,
-                name=one.name,
-                is_plain=one.is_plain,
+                group=contender.group,
+                name=contender.name,
+                is_plain=contender.is_plain,
                 rounds=rounds,
-                first=None if one.group == "workers" else total / seconds,
+                first=None if contender.group == "workers" else total / seconds,
                 bytes=sum(mean[name] * count for name, count in counts.items()) / total,
-                ratio=median / plain[one.group] if one.group in plain else None,
+                ratio=median / plain[contender.group] if contender.group in plain else None,
             )
         )
     return tuple(found)

@@ -261,18 +261,18 @@ class Workload:
         shares = (plan.share(step, prepared.rank, prepared.world_size) for step in range(steps))
         places = [plan.places(step, *share) for step, share in enumerate(shares)]
         source, shard, row, copy = (np.concatenate(columns) for columns in zip(*places, strict=True))
-        names = [one.name for one in prepared.catalog.sources]
+        names = [source.name for source in prepared.catalog.sources]
         index_of = np.array([names.index(name) for name in plan.names])
         self._places = PlannedSamples(index_of[source], shard, row, copy)
         sources = range(len(prepared.catalog.sources))
-        self.num_samples = [int((self._places.source == one).sum()) for one in sources]
-        of_source = [shard[self._places.source == one].tolist() for one in sources]
+        self.num_samples = [int((self._places.source == source).sum()) for source in sources]
+        of_source = [shard[self._places.source == source].tolist() for source in sources]
         self.plain: list[PlainSource] = plain_sources(
             order, prepared, of_source, self.num_samples, num_workers=num_workers
         )
         urls = {url for one in self.plain for url in one.urls}
         for sidecars, shards in zip(prepared.catalog.sidecars, of_source, strict=True):
-            urls |= {sidecars.shards.urls[one] for one in set(shards)}
+            urls |= {sidecars.shards.urls[shard] for shard in set(shards)}
         self.files = sorted({path for url in urls if (path := local_path(url)) is not None})
 
     def contenders(self) -> list[Contender]:
@@ -325,7 +325,7 @@ class Workload:
         finally:
             for one in opened:
                 one.close()
-        names = [one.name for one in prepared.catalog.sources]
+        names = [source.name for source in prepared.catalog.sources]
         return dict(zip(names, self.num_samples, strict=True))
 
     def _in_process(self) -> Mapping[str, int]:

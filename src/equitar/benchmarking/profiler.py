@@ -114,13 +114,13 @@ class Profile:
 
     def bytes_of(self, source: str) -> int:
         """Return how many bytes were read of a source."""
-        return sum(one.bytes for (name, _), one in self.shards.items() if name == source)
+        return sum(shard.bytes for (name, _), shard in self.shards.items() if name == source)
 
     def slowest(self) -> tuple[ShardTime, ...]:
         """Return what was read of each shard, the one that takes longest for a sample first."""
         found = [
-            ShardTime(source=source, path=path, samples=one.samples, bytes=one.bytes, seconds=one.seconds)
-            for (source, path), one in self.shards.items()
+            ShardTime(source=source, path=path, samples=shard.samples, bytes=shard.bytes, seconds=shard.seconds)
+            for (source, path), shard in self.shards.items()
         ]
         return tuple(sorted(found, key=lambda one: one.seconds / one.samples, reverse=True))
 

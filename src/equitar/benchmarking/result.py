@@ -76,7 +76,7 @@ class SourceTime:
     @property
     def seconds(self) -> float:
         """What one sample costs."""
-        return sum(one.seconds for one in self.parts)
+        return sum(part.seconds for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

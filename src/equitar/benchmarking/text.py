@@ -45,10 +45,10 @@ def conclusions(found: Bench) -> list[str]:
 
 def overall(sources: Sequence[SourceTime]) -> dict[str, float]:
     """Return the seconds that a sample costs in each part, over all sources, the largest first."""
-    total, seconds = sum(one.samples for one in sources), defaultdict[str, float](float)
-    for one in sources:
-        for part in one.parts:
-            seconds[name_of_part(part)] += part.seconds * one.samples / total
+    total, seconds = sum(source.samples for source in sources), defaultdict[str, float](float)
+    for source in sources:
+        for part in source.parts:
+            seconds[name_of_part(part)] += part.seconds * source.samples / total
     return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
@@ -114,11 +114,11 @@ def _of_disk(found: Bench) -> list[str]:
 
 
 def _reading(sources: Sequence[SourceTime], *, is_first: bool) -> float:
-    total = sum(one.samples for one in sources)
+    total = sum(source.samples for source in sources)
     return sum(
-        (part.first if is_first else part.seconds) * one.samples / total
-        for one in sources
-        for part in one.parts
+        (part.first if is_first else part.seconds) * source.samples / total
+        for source in sources
+        for part in source.parts
         if part.kind == "read"
     )
 
@@ -136,10 +136,10 @@ def _of_sources(sources: Sequence[SourceTime]) -> list[str]:
 def _of_shards(shards: Sequence[ShardTime]) -> list[str]:
     """Return which shards are much slower than most of their source."""
     said = []
-    for source in sorted({one.source for one in shards}):
-        own = [one for one in shards if one.source == source]
-        half = statistics.median(one.seconds / one.samples for one in own)
-        slow = [one for one in own if one.seconds / one.samples >= max(_SLOW * half, half + _NOTICEABLE)]
+    for source in sorted({shard.source for shard in shards}):
+        own = [shard for shard in shards if shard.source == source]
+        half = statistics.median(shard.seconds / shard.samples for shard in own)
+        slow = [shard for shard in own if shard.seconds / shard.samples >= max(_SLOW * half, half + _NOTICEABLE)]
         if len(own) > 2 and slow:
             worst = slow[0].seconds / slow[0].samples
             more = f" (and {len(slow) - 1} more)" if len(slow) > 1 else ""
@@ -161,7 +161,7 @@ def _of_gain(found: Bench) -> list[str]:
 
 def ours_in(found: Bench, group: Group) -> Speed | None:
     """Return the speed of ours in a group, of the Loader as it is by default; None if it did not run."""
-    ours = [one for one in found.speeds if one.group == group and not one.is_plain]
+    ours = [speed for speed in found.speeds if speed.group == group and not speed.is_plain]
     return ours[-1] if ours else None
 
 
@@ -208,16 +208,16 @@ def _title(group: Group, found: Bench) -> str:
 
 def _speeds(found: Bench) -> str:
     with_first = not found.is_remote and any(
-        one.first is not None and one.median > _MUCH * one.first for one in found.speeds
+        speed.first is not None and speed.median > _MUCH * speed.first for speed in found.speeds
     )
     header = ["", "samples/s", "best", "MB/s", *(["first time"] if with_first else []), "x webdataset"]
     rows = [header]
     group = None
-    for one in found.speeds:
-        if one.group != group:
-            group = one.group
+    for speed in found.speeds:
+        if speed.group != group:
+            group = speed.group
             rows.append([_title(group, found), *[""] * (len(header) - 1)])
-        rows.append(_speed(one, with_first=with_first))
+        rows.append(_speed(speed, with_first=with_first))
     notes = [table(rows)]
     if with_first:
         notes.append("first time: with the shards out of the page cache; all else is from memory")
@@ -240,17 +240,17 @@ def _label(part: PartTime) -> str:
 
 
 def _sources(found: Bench) -> str:
-    labels = ((part.kind, _label(part)) for one in found.sources for part in reversed(one.parts))
+    labels = ((part.kind, _label(part)) for source in found.sources for part in reversed(source.parts))
     # From the last on: a source's own stages come before those that all share.
     parts = list(dict.fromkeys(labels))[::-1]
     parts.sort(key=lambda part: KINDS.index(part[0]))
-    with_first = any(_is_slower_first(part) for one in found.sources for part in one.parts)
+    with_first = any(_is_slower_first(part) for source in found.sources for part in source.parts)
     rows = [
         ["ms a sample", "samples", "MB", *(["read first"] if with_first else []), *(label for _, label in parts), "all"]
     ]
     if found.num_workers:
         rows[0].append("wait")
-    rows += [_source(one, parts, with_first=with_first) for one in found.sources]
+    rows += [_source(source, parts, with_first=with_first) for source in found.sources]
     notes = [table(rows)]
     if found.in_blocks:
         notes.append("timed one by one; with no stages, batches are read in blocks, which is faster")

@@ -232,7 +232,7 @@ def report_command(
         command=_command(asked, words, root, sidecars, output),
     )
     for one in findings_of(told):
-        click.echo(f"{one.level:8} {one.found}")
+        click.echo(f"{one.level:8} {one.text}")
     click.echo(f"written  {output}")
 
 

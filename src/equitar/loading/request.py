@@ -59,6 +59,7 @@ class Request:
     read_ahead: int
     one_source: bool
     summaries: Mapping[str, str] = field(default_factory=dict)  # by source: digest of the one to use, else the newest
+    make_supplies: Callable[[Catalog, Repeat], Sequence[Supply]] = supplies_of  # others may watch the rows
 
     def __post_init__(self) -> None:
         for name in ("seed", "shuffle", "max_substitutes", "read_ahead"):
@@ -86,7 +87,7 @@ class Request:
         else:
             rank, world_size = detect_ranks()
         catalog = catalog_of(self.sources, self.summaries)
-        return ResolvedRequest(catalog, supplies_of(catalog, self.repeat), rank, world_size)
+        return ResolvedRequest(catalog, self.make_supplies(catalog, self.repeat), rank, world_size)
 
     def going_on(self, summaries: Mapping[str, str]) -> Request:
         """Return this order with the summaries that a state names, as far as they can still be used."""

@@ -97,11 +97,11 @@ def page_of(found: Report, *, command: str | None, made: datetime) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(size=size_in_words, short=_short)
-    names = [one.name for one in found.stats.sources]
+    names = [source.name for source in found.stats.sources]
     return environment.get_template("report.html").render(
         report=found,
         findings=findings_of(found),
-        planned={one.name: one for one in found.plan.sources} if found.plan else {},
+        planned={source.name: source for source in found.plan.sources} if found.plan else {},
         letters=dict(zip(names, letters_of(names), strict=True)),
         colors={name: at % _COLORS for at, name in enumerate(names)},
         plots=_plots(found),
@@ -159,16 +159,19 @@ def _class_rows(classes: ClassStats | None) -> dict[str, list[dict[str, Any]]]:
 
 def _schedules(plan: Preview) -> list[list[str]]:
     """Return the name of the source of each of the first steps: once, or for each of the first ranks."""
-    names = [one.name for one in plan.sources]
+    names = [source.name for source in plan.sources]
     return [[names[one] for one in steps[:_STEPS].tolist()] for steps in (plan.schedule or ())[:_RANKS]]
 
 
 def _readers(plan: Preview) -> dict[str, Any]:
     """Return least, median and most of what consumers read, and the consumers of each rank."""
     ranks: dict[int, list[Any]] = {}
-    for one in plan.consumers:
-        ranks.setdefault(one.rank, []).append(one)
-    columns = {name: [getattr(one, name) for one in plan.consumers] for name in ("steps", "shards", "samples", "bytes")}
+    for consumer in plan.consumers:
+        ranks.setdefault(consumer.rank, []).append(consumer)
+    columns = {
+        name: [getattr(consumer, name) for consumer in plan.consumers]
+        for name in ("steps", "shards", "samples", "bytes")
+    }
     return {
         "ranks": ranks,
         "summary": {name: (min(each), float(np.median(each)), max(each)) for name, each in columns.items()},

@@ -116,7 +116,7 @@ def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)
-        if sum(one.num_rows for one in waiting) >= _GROUP:
+        if sum(table.num_rows for table in waiting) >= _GROUP:
             yield pa.concat_tables(waiting)
             waiting = []
     if waiting:

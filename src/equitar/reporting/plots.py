@@ -44,8 +44,8 @@ def plot_stats(found: Stats, path: str) -> None:
     figure = Figure(figsize=(2.4 + 3 * sum(widths), 4.8), dpi=150, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
-    for one in axes:
-        quiet(one)
+    for axis in axes:
+        quiet(axis)
     if classes:
         draw_classes(axes[0], classes)
     if len(axes) > 1 or not classes:
@@ -90,14 +90,14 @@ def _draw_shares(axes: Axes, found: Stats) -> None:
     sources = sorted(found.sources, key=lambda one: one.share_before)
     place = np.arange(len(sources))
     for offset, color, shares, label in (
-        (0.2, BEFORE, [one.share_before for one in sources], "of samples"),
-        (-0.2, AFTER, [one.share_after for one in sources], "of what is emitted"),
+        (0.2, BEFORE, [source.share_before for source in sources], "of samples"),
+        (-0.2, AFTER, [source.share_after for source in sources], "of what is emitted"),
     ):
         bars = axes.barh(place + offset, shares, 0.36, color=color, label=label)
         axes.bar_label(bars, [f"{share:.1%}" for share in shares], padding=4, fontsize=8, color=INK)
-    axes.set_yticks(place, [one.name for one in sources], parse_math=False)
+    axes.set_yticks(place, [source.name for source in sources], parse_math=False)
     axes.tick_params(axis="y", length=0)
-    axes.set_xlim(0, 1.15 * max(*(max(one.share_before, one.share_after) for one in sources), 0.01))
+    axes.set_xlim(0, 1.15 * max(*(max(source.share_before, source.share_after) for source in sources), 0.01))
     axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     axes.set_xlabel("share of each source")
     axes.grid(visible=False, axis="y")
