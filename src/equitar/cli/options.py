@@ -1,7 +1,4 @@
-"""What do the words of a command line mean? What the commands share: sources, options, tables, and errors in one line.
-
-The command that makes a shell complete the others.
-"""
+"""What do the words of a command line mean? What the commands share: sources, options, tables, and errors in one line."""
 
 from __future__ import annotations
 
@@ -12,29 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import CompletionItem
 
 from equitar.sources import Source, Split, split
 
-_SHELLS = ("bash", "zsh", "fish")
-_VARIABLE = "_EQUITAR_COMPLETE"  # click looks for it when a shell asks
 _MOST = 100  # files shown
-
-
-@click.command("completion", short_help="Print what makes a shell complete commands, options and files.")
-@click.argument("shell", type=click.Choice(_SHELLS))
-@click.pass_context
-def completion_command(ctx: click.Context, shell: str) -> None:
-    """Print what makes a shell complete commands, options, and the files in SOURCE.
-
-    \b
-      eval "$(equitar completion bash)"                                       for now
-      equitar completion bash >> ~/.bashrc                                    from now on
-      equitar completion fish > ~/.config/fish/completions/equitar.fish
-    """
-    kind = get_completion_class(shell)
-    assert kind is not None, "click completes all of them"
-    click.echo(kind(ctx.find_root().command, {}, "equitar", _VARIABLE).source())
 
 
 class Shards(click.ParamType[str]):
