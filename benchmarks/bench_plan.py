@@ -141,7 +141,7 @@ def order_of(sources: list[equitar.Source], case: Case, prepared: ResolvedReques
 
 def know(plan: Plan, case: Case, step: int) -> None:
     """Find out what one rank reads at a step."""
-    plan.places(step, *plan.share(step, case.ranks - 1, case.ranks))
+    plan.samples(step, *plan.share(step, case.ranks - 1, case.ranks))
 
 
 def planned(order: Request, case: Case, epoch: int) -> Plan:

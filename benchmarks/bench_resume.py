@@ -104,7 +104,7 @@ def resume(supplies: list[Supply], saved: str) -> dict[str, float]:
     planned = time.perf_counter()
     check_state(state, state_of(order, plan, position))
     checked = time.perf_counter()
-    plan.places(position.step, *plan.share(position.step, RANKS - 1, RANKS))
+    plan.samples(position.step, *plan.share(position.step, RANKS - 1, RANKS))
     return {
         "plan s": planned - begin,
         "state s": checked - planned,

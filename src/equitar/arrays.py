@@ -9,6 +9,4 @@ from numpy.typing import NDArray
 
 Int64: TypeAlias = NDArray[np.int64]
 UInt64: TypeAlias = NDArray[np.uint64]
-
-
 Float64: TypeAlias = NDArray[np.float64]

@@ -1,40 +1,40 @@
-"""The exceptions equitar raises, each with the moment at which it fires.
+"""Exceptions: all errors of equitar, and when each is raised.
 
     EquitarError
-     ├─ SourceError             (ValueError) a source is named or listed wrongly, or its shards are not there
-     │   └─ MissingShardError   one shard that a source names is not there (found while indexing)
+     ├─ SourceError             (ValueError) a source is named or listed wrongly, or its shards do not exist
+     │   └─ MissingShardError   one shard of a source does not exist (found while indexing)
      ├─ ShardError              (ValueError) a tar is not what a tar of samples must be (found while indexing)
      ├─ LabelError              (ValueError) a label is missing, cannot be parsed, or is outside the vocabulary
      ├─ SidecarError            (ValueError) a sidecar or summary is missing, of another version, or damaged
      │   └─ StaleSidecarError   it is intact, but describes another tar
      ├─ PlanError               (ValueError) no plan can keep the promises with these arguments
-     ├─ ShardMismatchError      (RuntimeError) a shard gave other bytes than its sidecar says (found while training)
-     ├─ StorageError            (RuntimeError) a store or a command did not give a shard, however often it was asked
-     │   └─ ReadOnlyError       a store takes no files
-     ├─ WorkerError             (RuntimeError) processes that index are killed, or an executor is broken
-     └─ StageError              (RuntimeError) a stage of the user breaks the contract of per-sample stages
+     ├─ ShardMismatchError      (RuntimeError) a shard has other bytes than its sidecar says (found while training)
+     ├─ StorageError            (RuntimeError) a store or a command failed, after all retries
+     │   └─ ReadOnlyError       a store is read-only
+     ├─ WorkerError             (RuntimeError) processes that index were killed, or an executor is broken
+     └─ StageError              (RuntimeError) a user's stage breaks the contract of per-sample stages
 
 Each message says what was required, what was found, where, and, when certain, what to do.
-All of them take one string, so that they survive the way from a worker to the main process.
+All of them take one string, so that they can be pickled by workers.
 """
 
 from __future__ import annotations
 
 
 class EquitarError(Exception):
-    """Any error that equitar raises about its input, its files or its processes. Each is a ValueError or a RuntimeError, too."""
+    """Base of all errors about input, files or processes. Each is also a ValueError or a RuntimeError."""
 
 
 class SourceError(EquitarError, ValueError):
-    """A source is named or listed wrongly, or its shards are not there."""
+    """A source is named or listed wrongly, or its shards do not exist."""
 
 
 class MissingShardError(SourceError):
-    """A shard that a source names is not there; raised while it is indexed."""
+    """A shard of a source does not exist; raised while indexing."""
 
 
 class ShardError(EquitarError, ValueError):
-    """A tar is damaged, or is not a tar of samples; raised while it is indexed."""
+    """A tar is damaged, or is not a tar of samples; raised while indexing."""
 
 
 class LabelError(EquitarError, ValueError):
@@ -46,7 +46,7 @@ class SidecarError(EquitarError, ValueError):
 
 
 class StaleSidecarError(SidecarError):
-    """A sidecar describes another tar than the one that lies beside it."""
+    """A sidecar describes another tar than the one beside it."""
 
 
 class PlanError(EquitarError, ValueError):
@@ -54,20 +54,20 @@ class PlanError(EquitarError, ValueError):
 
 
 class ShardMismatchError(EquitarError, RuntimeError):
-    """A shard gave other bytes than its sidecar promises; raised while reading."""
+    """A shard has other bytes than its sidecar says; raised while reading."""
 
 
 class StorageError(EquitarError, RuntimeError):
-    """A store or a command does not give the bytes of a file, however often it was asked."""
+    """A store or a command failed to give the bytes of a file, after all retries."""
 
 
 class ReadOnlyError(StorageError):
-    """A store takes no files, so that sidecars must be written elsewhere."""
+    """A store is read-only, so sidecars must be written elsewhere."""
 
 
 class WorkerError(EquitarError, RuntimeError):
-    """Processes that index shards are killed, or the executor that runs them is broken."""
+    """Processes that index shards were killed, or the executor that runs them is broken."""
 
 
 class StageError(EquitarError, RuntimeError):
-    """A stage of the user drops too much, reads ahead, or gives more than it was given."""
+    """A user's stage drops too much, reads ahead, or yields more than it received."""

@@ -1,4 +1,4 @@
-"""Which labels has which sample? Sparse rows: for each sample the ids of its labels, as a set.
+"""Presence of labels in samples, as sparse rows: for each sample the ids of its labels, as a set.
 
 A dense (samples x classes) matrix of 1.7 million samples and 365 classes takes 2.5 GB as int32; sparse rows take 28 MB.
 Ids are kept as they were given: gaps stay gaps. How often a label occurs within a sample (boxes, words) is kept beside
@@ -89,9 +89,9 @@ class Presence:
 
     def kept(self, mask: NDArray[np.bool_]) -> Presence:
         """Return the rows for which `mask`, (rows,), is true."""
-        of_entries = np.repeat(mask, np.diff(self.indptr))
+        is_kept = np.repeat(mask, np.diff(self.indptr))
         indptr = np.concatenate([[0], np.cumsum(np.diff(self.indptr)[mask])]).astype(np.int64)
-        return Presence(indptr=indptr, ids=self.ids[of_entries], counts=self.counts[of_entries])
+        return Presence(indptr=indptr, ids=self.ids[is_kept], counts=self.counts[is_kept])
 
     def picked(self, rows: Int64) -> Presence:
         """Return some rows in any order, (n,); -1 is a row without labels.
@@ -110,21 +110,21 @@ class Presence:
         sizes = np.cumsum([0, *(len(part.ids) for part in parts)])
         none = np.zeros(0, np.int64)
         return Presence(
-            indptr=np.concatenate([[0], *(part.indptr[1:] + at for part, at in zip(parts, sizes, strict=False))]),
+            indptr=np.concatenate([[0], *(part.indptr[1:] + size for part, size in zip(parts, sizes, strict=False))]),
             ids=np.concatenate([none, *(part.ids for part in parts)]),
             counts=np.concatenate([none, *(part.counts for part in parts)]),
         )
 
 
-def places_of(ids: Int64, wanted: Int64) -> Int64:
-    """Return where each of `wanted`, (n,), is in `ids`, (classes,), which increase and hold all of them.
+def positions_of(ids: Int64, wanted: Int64) -> Int64:
+    """Return the position of each of `wanted`, (n,), is in `ids`, (classes,), which increase and hold all of them.
 
-    >>> places_of(np.array([3, 9]), np.array([9, 9, 3])).tolist()
+    >>> positions_of(np.array([3, 9]), np.array([9, 9, 3])).tolist()
     [1, 1, 0]
     """
     if not len(ids) or ids[-1] - ids[0] > _DENSE + 8 * len(ids):
         return np.searchsorted(ids, wanted)
-    table = np.zeros(int(ids[-1] - ids[0]) + 1, np.int64)  # ids lie close together: looked up, several times quicker
+    table = np.zeros(int(ids[-1] - ids[0]) + 1, np.int64)  # ids lie close together: a table is several times faster
     table[ids - ids[0]] = np.arange(len(ids))
     result: Int64 = table[wanted - ids[0]]
     return result

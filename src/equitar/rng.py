@@ -1,7 +1,7 @@
-"""Where does randomness come from? From a key and a counter, the same on every machine.
+"""Random numbers: a counter-based generator that gives the same numbers on every machine.
 
 A *key* is 64 bits folded from integers: the seed, what the numbers are for (`Purpose`), and the ids they belong to.
-*Draws* mix the key with a counter, so that any of them is had alone and in any order. The mix is the finaliser of
+*Draws* mix the key with a counter, so that any of them can be computed alone and in any order. The mix is the finaliser of
 splitmix64 (Steele, Lea and Flood 2014). No generator is read, seeded or shared, and only integer arithmetic is used,
 so the numbers are equal under every platform and every version of numpy.
 """
@@ -44,14 +44,14 @@ class Purpose(IntEnum):
 
 
 def fold(*ids: int) -> int:
-    """Return the 64-bit key of a row of integers; the order counts.
+    """Return the 64-bit key of integers; their order matters.
 
     >>> hex(fold(1, 2)), fold(1, 2) == fold(2, 1)
     ('0xefe7970d49726162', False)
     """
     key = _GOLDEN
-    for one in ids:
-        mixed = key ^ (one & _MASK)
+    for integer in ids:
+        mixed = key ^ (integer & _MASK)
         mixed = (mixed ^ (mixed >> 30)) * _FIRST & _MASK
         mixed = (mixed ^ (mixed >> 27)) * _SECOND & _MASK
         key = ((mixed ^ (mixed >> 31)) + _GOLDEN) & _MASK

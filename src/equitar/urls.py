@@ -1,4 +1,7 @@
-"""What of a URL may be shown? Messages, reports and reprs end up in logs, and a URL may hold a password or a signed query."""
+"""URLs: local paths, places and joins, and what of them may be shown.
+
+Messages, reports and reprs end up in logs, and a URL may contain a password or a signed query.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from equitar.errors import SourceError
 
 _USER = re.compile(r"(?<=://)[^/@\s'\"]*@")
 _QUERY = re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"]*")
-_SHORTEST = 4  # characters of an option's value from which on it is looked for: "us" would be found everywhere
+_SHORTEST = 4  # characters of an option's value that is removed from texts: "us" would match everywhere
 
 
 def shown(url: str) -> str:
-    """Return a URL without what may be secret: user and password, the query of a web address, options of a command.
+    """Return a URL without possible secrets: user and password, the query of a web address, options of a command.
 
     >>> shown("https://me:pass@host/a/x.tar?X-Signature=abc"), shown("s3://bucket/a/x.tar")
     ('https://host/a/x.tar', 's3://bucket/a/x.tar')
@@ -29,7 +32,7 @@ def shown(url: str) -> str:
 
 
 def _shown_command(command: str) -> str:
-    """Return a command with its words and files, but no value of an option, nothing quoted and no assignment."""
+    """Return a command with its words and files, but without values of options, quoted text and assignments."""
     try:
         words = shlex.split(command, posix=False)
     except ValueError:
@@ -49,7 +52,7 @@ def _shown_command(command: str) -> str:
 
 
 def without_secrets(text: str, options: Mapping[str, Any] | None) -> str:
-    """Return the text of an error without secrets of the URLs in it, and without the values of storage options.
+    """Return the text of an error without secrets in its URLs, and without values of storage options.
 
     >>> without_secrets("no access with key 'abcdef' to https://u:p@host/x?sig=1", {"key": "abcdef"})
     "no access with key '…' to https://host/x"
@@ -60,11 +63,11 @@ def without_secrets(text: str, options: Mapping[str, Any] | None) -> str:
 
 
 def _texts(value: Any) -> list[str]:
-    """Return all texts in nested options that are long enough to be told from other words."""
+    """Return all texts in nested options that are long enough to be distinctive."""
     if isinstance(value, str):
         return [value] if len(value) >= _SHORTEST else []
     inner = list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else []
-    return [text for one in inner for text in _texts(one)]
+    return [text for item in inner for text in _texts(item)]
 
 
 def local_path(url: str) -> str | None:
@@ -80,7 +83,7 @@ def local_path(url: str) -> str | None:
 
 
 def place_of(url: str) -> str:
-    """Return what locates a shard, in one spelling: an absolute path, or a URL without chain and query.
+    """Return the location of a shard in canonical form: an absolute path, or a URL without chain and query.
 
     Raises:
         SourceError: If it is a ``pipe:`` whose command names no tar.
@@ -92,12 +95,12 @@ def place_of(url: str) -> str:
         named = re.findall(r"[^\s'\"|;&<>]+\.tar(?:\.gz)?(?=[\s'\"|;&<>?]|$)", url[len("pipe:") :])
         if not named:
             raise SourceError(
-                f"{shown(url)!r} names no .tar, but a shard is identified by its path; list it by another URL"
+                f"{shown(url)!r} does not name a .tar, but a shard is identified by its path; use another URL"
             )
         return place_of(named[-1])
     local = local_path(url)
     if local is not None:
-        # `resolve` follows links, and a shard is called what its user calls it.
+        # Not `resolve`, which follows links: a shard keeps the path its user gave.
         return os.path.abspath(local)  # noqa: PTH100
     inner = url.rpartition("::")[2]
     return (inner.partition("?")[0] if inner.startswith(("http:", "https:")) else inner).rstrip("/")

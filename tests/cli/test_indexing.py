@@ -121,15 +121,15 @@ def test_an_error_is_one_line_with_its_mend_and_exit_code_1(five: str, tmp_path:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["index", "s=/no/such/*.tar"], "matches no file; there is no folder '/no/such'; mend the path"),
+        (["index", "s=/no/such/*.tar"], "matches no file; folder '/no/such' not found; check the path"),
         (["index", "s=/"], "source 's' names the folder '/' but must name shards, as in '/*.tar'"),
-        (["index", "s=@/no/such.txt"], "source 's' lists '@/no/such.txt', which is not there"),
+        (["index", "s=@/no/such.txt"], "source 's' lists '@/no/such.txt', but the file was not found"),
         (["index", "s=/no/such.tar"], "1 of 1 shards are missing: 'such.tar'"),
         (["index", "s=/no/such.tar", "--labels", "a b"], "must be a field"),
-        (["index", "s=/no/such.tar", "--labels-from", "no-such.tsv"], "the file no-such.tsv is not there"),
+        (["index", "s=/no/such.tar", "--labels-from", "no-such.tsv"], "the file no-such.tsv was not found"),
         (
             ["index", "s=/no/such.tar", "--labels", "cls", "--classes", "no-such.txt"],
-            "the file no-such.txt is not there",
+            "the file no-such.txt was not found",
         ),
         (["index", "s=/no/such.tar", "--labels", "jsn:a"], "must be a field (`cls`, `txt`), `json:PATH`, `npy` or"),
         (["check", "s=/no/such.tar", "--against", "no.json"], "'no.json' is not there; mend the path"),

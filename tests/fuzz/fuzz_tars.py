@@ -1,4 +1,4 @@
-"""Do mutated tars and sidecars give right samples or our errors, and nothing else? Seeded, bounded, in several processes.
+"""Fuzzer of tars and sidecars: mutated ones give right samples or our errors. Seeded, bounded, in several processes.
 
 Every input is made from a good one by a few mutations: bytes changed, blocks copied, zeroed, cut out or moved, sizes and names
 of headers changed with their checksums made right again, two files spliced, the whole compressed. It goes through the builder

@@ -1,4 +1,4 @@
-"""Drawn tars: ordinary ones, and such as nearly are."""
+"""Drawn tars: ordinary ones, and nearly ordinary ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A web server on the loopback that serves ranges, and fails as it is told: what networks do, at will and counted."""
+"""Web server on the loopback that serves ranges, and fails on request, with counts."""
 
 from __future__ import annotations
 

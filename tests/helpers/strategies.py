@@ -19,7 +19,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from equitar.errors import PlanError
 from equitar.planning.plan import Agree, Plan, PlanSpec, Short
-from equitar.planning.recipes import debiased_plan, mixed_plan
+from equitar.planning.recipes import Debiased, Mixed
 from equitar.planning.repeat_factors import ONE, Rounding
 from equitar.planning.step_plan import StepPlan
 from equitar.planning.supply import Supply
@@ -98,7 +98,7 @@ class Case:
     def global_batch(self) -> int:
         return self.batch_size * self.world_size
 
-    def shape(self, epoch: int) -> PlanSpec:
+    def spec(self, epoch: int) -> PlanSpec:
         return PlanSpec(
             batch_size=self.batch_size,
             world_size=self.world_size,
@@ -108,20 +108,32 @@ class Case:
             shuffle=self.shuffle,
         )
 
-    def plan(self, epoch: int = 0) -> StepPlan:
-        supplies = [stock.supply() for stock in self.stocks]
+    def recipe(self, *, max_passes: float | None = None, restart_each_epoch: bool = False) -> Debiased | Mixed:
         if self.kind == "mixed":
             assert not isinstance(self.weights, Sequence)
-            return mixed_plan(supplies, self.shape(epoch), weights=self.weights, steps=self.steps, max_passes=None)
-        return debiased_plan(
-            supplies,
-            self.shape(epoch),
+            return Mixed(
+                weights=self.weights,
+                steps=self.steps,
+                max_passes=max_passes,
+                restart_each_epoch=restart_each_epoch,
+            )
+        return Debiased(
             weights=self.weights,
             steps=self.steps,
-            max_passes=None,
+            max_passes=max_passes,
+            restart_each_epoch=restart_each_epoch,
             same_source_across=self.same_source_across,
             small_sources=self.small_sources,
+            accumulation_steps=1,
         )
+
+    def supplies(self) -> list[Supply]:
+        return [stock.supply() for stock in self.stocks]
+
+    def plan(self, epoch: int = 0) -> StepPlan:
+        plan = self.recipe().plan(self.supplies(), self.spec(epoch))
+        assert isinstance(plan, StepPlan)
+        return plan
 
     def in_pass(self, stock: Stock) -> int:
         """Return the copies that a pass of a source gives."""
@@ -195,7 +207,7 @@ class Case:
         by_name = [one.passes if isinstance(one, Passes) else one for _, one in changes]
         return all(isinstance(one, Mapping) and one[stock.name] == 0 for one in by_name)
 
-    def is_legal(self) -> bool:
+    def is_feasible(self) -> bool:
         """Return whether all promises can be kept: no sample has more copies than its source has steps."""
         parts, quota, most = self.stretches(), self.quota(), self.most()
         num_steps = sum(quota.values()) // self.global_batch
@@ -242,7 +254,7 @@ def emitted(plan: StepPlan, case: Case, steps: Iterable[int] | None = None) -> l
 
 def read(plan: Plan, step: int, first: int, last: int) -> list[Item]:
     """Return what lies in slots [first, last) of a step."""
-    source, shard, row, copy = (column.tolist() for column in plan.places(step, first, last))
+    source, shard, row, copy = (column.tolist() for column in plan.samples(step, first, last))
     names = [plan.names[one] for one in source]
     return [Item(*one) for one in zip(names, shard, row, copy, strict=True)]
 
@@ -299,7 +311,7 @@ def _weights(names: Sequence[str]) -> SearchStrategy[Weights | None]:
 
 @st.composite
 def cases(draw: DrawFn, kind: Kind, *, same_source_across: Agree = "world", kinds: Sequence[str] = KINDS) -> Case:
-    """Draw everything a plan is made from, legal or not."""
+    """Draw everything a plan is made from, feasible or not."""
     names = "abcde"[: draw(st.integers(1, 5))]
     drawn_stocks = tuple(draw(stocks(name, kinds=kinds)) for name in names)
     steps = draw(st.none() | st.integers(1, 60))
@@ -321,20 +333,22 @@ def cases(draw: DrawFn, kind: Kind, *, same_source_across: Agree = "world", kind
     )
 
 
-def made_legal(case: Case) -> Case | None:
+def made_feasible(case: Case) -> Case | None:
     """Return the case with the largest batch size, up to its own, with which it must be planned; None without one."""
     smaller = (replace(case, batch_size=batch_size) for batch_size in range(case.batch_size, 0, -1))
-    return next((one for one in smaller if one.is_legal()), None)
+    return next((one for one in smaller if one.is_feasible()), None)
 
 
 @st.composite
-def legal_cases(draw: DrawFn, kind: Kind, *, same_source_across: Agree = "world", kinds: Sequence[str] = KINDS) -> Case:
+def feasible_cases(
+    draw: DrawFn, kind: Kind, *, same_source_across: Agree = "world", kinds: Sequence[str] = KINDS
+) -> Case:
     """Draw a case that must be planned. What cannot be is drawn by size instead, without sources that are too small."""
     case = draw(cases(kind, same_source_across=same_source_across, kinds=kinds))
-    found = made_legal(case)
+    found = made_feasible(case)
     if found is None:
         kept = tuple(stock for stock in case.stocks if stock.copies >= case.world_size * ceil(stock.largest / ONE))
-        found = made_legal(replace(case, stocks=kept, weights=None, steps=None)) if kept else None
+        found = made_feasible(replace(case, stocks=kept, weights=None, steps=None)) if kept else None
     assume(found is not None)
     assert found is not None
     return found

@@ -152,7 +152,7 @@ def test_classes_that_never_occur_are_kept_and_unknown_ones_are_errors(tmp_path:
     summary = load_summary(source_of(tmp_path))
     assert summary.class_names is not None
     assert summary.class_names[0] == tuple(range(10))
-    with pytest.raises(ShardError, match=r"label 3 is none of 3 classes for key 'x-0' of .*x\.tar"):
+    with pytest.raises(ShardError, match=r"label 3 is not one of 3 classes for key 'x-0' of .*x\.tar"):
         run(source_of(tmp_path), labels="cls", classes=["a", "b", "c"])
 
 

@@ -1,4 +1,4 @@
-"""Labels from JSON lines and Parquet as other tools write them: columns, nested values, many files, and what is wrong in them."""
+"""Labels in JSON lines and Parquet of other tools: columns, nested values, many files, and errors."""
 
 from __future__ import annotations
 

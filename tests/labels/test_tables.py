@@ -1,4 +1,4 @@
-"""Labels from files: every format, joined by the right rule, and errors that say which line."""
+"""Label files: every format, joined by the right rule, and errors that name the line."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_csv_key_may_hold_commas_and_a_tsv_key_any_bytes(tmp_path: Path) -> No
         ("labels.tsv", "a\t3\t7\n", "line 1"),
         ("labels.tsv", "", "line 1"),
         ("labels.csv", "a,3,7\n", "line 1"),
-        ("labels.csv", '"a,3\n', "is no CSV"),
+        ("labels.csv", '"a,3\n', "is not a CSV file"),
         ("labels.tsv", "name\tlabels\n a\t3.0\n", "got '3.0' for key ' a' in line 2"),
         ("labels.tsv", "a\t3,7\n", "got '3,7' for key 'a' in line 1"),
         ("labels.tsv", "a\t3 cat\n", "got 3 and 'cat' for key 'a' in line 1"),
@@ -102,7 +102,7 @@ def test_a_csv_key_may_hold_commas_and_a_tsv_key_any_bytes(tmp_path: Path) -> No
         ("labels.jsonl", '{"key": "a", "labels": [1]}\n{"key"\n', "broken .* line 2"),
         ("labels.json", "[1]", "must hold `images`"),
         ("labels.json", "{", "broken"),
-        ("labels.parquet", "PAR1", "labels.parquet is damaged or no Parquet"),
+        ("labels.parquet", "PAR1", "labels.parquet is damaged or not a Parquet file"),
         ("labels.xml", "<a/>", "ends in 'xml'"),
     ],
 )
@@ -171,7 +171,10 @@ def test_a_name_that_several_images_share_is_an_error_when_it_is_asked_for(tmp_p
         ({"images": [{"id": 1}]}, "got KeyError"),
         ({"images": COCO["images"] + COCO["images"][:1]}, "image id '139' occurs 2 times"),
         ({"annotations": [{"image_id": 4, "category_id": 3}]}, r"got KeyError\(4\)"),
-        ({"annotations": [{"image_id": 139, "category_id": 4}]}, "label 4 is none of 3 classes for key '000000000139'"),
+        (
+            {"annotations": [{"image_id": 139, "category_id": 4}]},
+            "label 4 is not one of 3 classes for key '000000000139'",
+        ),
         ({"annotations": [{"image_id": 139, "category_id": 3.0}]}, r"got 3.0 \(float\)"),
         ({"annotations": None}, "got TypeError"),
         ({"categories": [{"id": 3, "name": "car"}, {"id": 3, "name": "cat"}]}, "class id 3 occurs 2 times"),
@@ -189,13 +192,13 @@ def test_a_given_vocabulary_renames_categories_by_name(tmp_path: Path) -> None:
     table = read_labels(write(tmp_path, "instances.json", COCO), classes=classes)
     assert looked_up(table, "000000000139") == [[0, 1]]
     assert table.vocabulary == classes
-    with pytest.raises(LabelError, match="label 'cat' is none of 1 classes"):
+    with pytest.raises(LabelError, match="label 'cat' is not one of 1 classes"):
         read_labels(table.path, classes=Vocabulary(ids=(0,), names=("car",)))
 
 
 @pytest.mark.parametrize(("text", "label"), [("a\t4\n", "4"), ("a\tmouse\n", "'mouse'")])
 def test_a_label_outside_the_vocabulary_names_key_and_label(tmp_path: Path, text: str, label: str) -> None:
-    with pytest.raises(LabelError, match=f"label {label} is none of 2 classes for key 'a'"):
+    with pytest.raises(LabelError, match=f"label {label} is not one of 2 classes for key 'a'"):
         read_labels(write(tmp_path, "labels.tsv", text), classes=Vocabulary(ids=(0, 1), names=("cat", "dog")))
 
 

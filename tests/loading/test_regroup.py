@@ -68,7 +68,7 @@ def test_shards_that_need_no_regrouping_are_indexed_as_without_it(tmp_path: Path
     [
         (APART + member("a.jpg", b"new") + END, "field 'jpg' of key 'a' twice"),
         (APART + member("./a.txt", b"new") + END, "keys './a' and 'a'"),
-        (APART, "ends without an end mark, so members of any sample may have been cut"),
+        (APART, "ends without an end mark, so members of any sample may be missing"),
         (APART[:-100], "is damaged at byte"),
         (odd_tars.CASES["dot_slash_mixed"].make()["dot_slash_mixed.tar"], "keys './a' and 'a'"),
     ],

@@ -9,7 +9,7 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from equitar.planning.step_plan import StepPlan
-from helpers.strategies import Case, Item, Kind, drawn, emitted, legal_cases, made_legal, read, stocks
+from helpers.strategies import Case, Item, Kind, drawn, emitted, feasible_cases, made_feasible, read, stocks
 
 EPOCHS = st.integers(0, 6)
 Sample = tuple[str, int, int]
@@ -45,7 +45,7 @@ def check_step(case: Case, plan: StepPlan, step: int, tries: int) -> int:
 def test_no_two_slots_of_a_global_batch_can_end_with_the_same_sample(
     kind: Kind, data: st.DataObject, epoch: int
 ) -> None:
-    case = data.draw(legal_cases(kind))
+    case = data.draw(feasible_cases(kind))
     plan = case.plan(epoch)
     steps = data.draw(st.lists(st.integers(0, plan.num_steps - 1), min_size=1, max_size=2))
     found = [check_step(case, plan, step, tries=3) for step in steps]
@@ -68,7 +68,7 @@ def test_not_even_the_last_ones_tried_can_meet(kind: Kind, data: st.DataObject, 
         weights=None,
         steps=None,
     )
-    found = made_legal(case)
+    found = made_feasible(case)
     assume(found is not None)
     assert found is not None
     plan = found.plan(epoch)
@@ -79,7 +79,7 @@ def test_not_even_the_last_ones_tried_can_meet(kind: Kind, data: st.DataObject, 
 @drawn(15)
 @given(st.data(), EPOCHS)
 def test_with_agree_rank_no_two_slots_of_a_batch_can_end_with_the_same_sample(data: st.DataObject, epoch: int) -> None:
-    case = data.draw(legal_cases("debiased", same_source_across="rank"))
+    case = data.draw(feasible_cases("debiased", same_source_across="rank"))
     plan = case.plan(epoch)
     check_step(case, plan, data.draw(st.integers(0, plan.num_steps - 1)), tries=3)
 
@@ -88,7 +88,7 @@ def test_with_agree_rank_no_two_slots_of_a_batch_can_end_with_the_same_sample(da
 @drawn(10)
 @given(st.data(), EPOCHS)
 def test_substitutes_are_the_same_whatever_was_asked_before(kind: Kind, data: st.DataObject, epoch: int) -> None:
-    case = data.draw(legal_cases(kind))
+    case = data.draw(feasible_cases(kind))
     plan = case.plan(epoch)
     steps = data.draw(st.lists(st.integers(0, plan.num_steps - 1), min_size=2, max_size=4))
     slots = [data.draw(st.integers(0, case.global_batch - 1)) for _ in steps]
@@ -102,7 +102,7 @@ def test_substitutes_are_the_same_whatever_was_asked_before(kind: Kind, data: st
 @drawn(15)
 @given(st.data(), EPOCHS)
 def test_every_substitute_is_tried_once_and_then_they_end(data: st.DataObject, epoch: int) -> None:
-    case = data.draw(legal_cases("debiased"))
+    case = data.draw(feasible_cases("debiased"))
     plan = case.plan(epoch)
     step, slot = data.draw(st.integers(0, plan.num_steps - 1)), data.draw(st.integers(0, case.global_batch - 1))
     every = list(plan.substitutes(step, slot))

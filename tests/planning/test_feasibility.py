@@ -9,7 +9,7 @@ import pytest
 
 from equitar.errors import PlanError
 from equitar.planning.plan import Plan, PlanSpec
-from equitar.planning.recipes import Debiased, debiased_plan, mixed_plan
+from equitar.planning.recipes import Debiased
 from equitar.planning.repeat_factors import ONE
 from equitar.planning.weights import Passes
 from helpers.strategies import PLAIN, Stock
@@ -20,7 +20,7 @@ def stock(name: str, *factors: float) -> Stock:
 
 
 SMALL = replace(PLAIN, stocks=(stock("a", *[1] * 40),), batch_size=4, world_size=2)
-SHAPE: dict[str, Any] = {"batch_size": 4, "world_size": 2, "lanes": 1, "seed": 0, "epoch": 0, "shuffle": 0}
+SPEC: dict[str, Any] = {"batch_size": 4, "world_size": 2, "lanes": 1, "seed": 0, "epoch": 0, "shuffle": 0}
 
 
 @pytest.mark.parametrize(
@@ -111,12 +111,12 @@ def test_a_mixed_plan_that_cannot_be_is_refused(changed: dict[str, Any], message
 )
 def test_numbers_out_of_range_are_named(name: str, value: Any) -> None:
     with pytest.raises(PlanError, match=f"`{name}` must be an integer >= [01]; got {value}"):
-        PlanSpec(**{**SHAPE, name: value})
+        PlanSpec(**{**SPEC, name: value})
 
 
 def test_true_is_no_batch_size() -> None:
     with pytest.raises(PlanError, match="`batch_size` must be an integer >= 1; got True"):
-        PlanSpec(**{**SHAPE, "batch_size": True})
+        PlanSpec(**{**SPEC, "batch_size": True})
 
 
 def test_an_empty_source_of_weight_zero_stays_out() -> None:
@@ -125,11 +125,11 @@ def test_an_empty_source_of_weight_zero_stays_out() -> None:
     assert [account.quota for account in replace(case, kind="mixed").plan().account] == [40, 0]
 
 
-@pytest.mark.parametrize(("factor", "is_legal"), [(4, True), (4.01, False), (5, False)])
-def test_as_many_copies_as_batches_are_the_most(factor: float, is_legal: bool) -> None:
+@pytest.mark.parametrize(("factor", "is_feasible"), [(4, True), (4.01, False), (5, False)])
+def test_as_many_copies_as_batches_are_the_most(factor: float, is_feasible: bool) -> None:
     case = replace(SMALL, stocks=(stock("a", factor, *[1] * 31),))  # 35 copies: 4 global batches of 8
-    assert case.is_legal() == is_legal
-    if is_legal:
+    assert case.is_feasible() == is_feasible
+    if is_feasible:
         case.plan()
     else:
         with pytest.raises(PlanError, match="5 copies of a sample but 4 global batches"):
@@ -141,23 +141,14 @@ def test_a_source_that_just_fills_a_global_batch_is_legal() -> None:
 
 
 def test_refusals_are_the_same_for_every_epoch_and_number_of_workers() -> None:
-    supply = stock("a", 6, *[1] * 20).supply()
+    case = replace(SMALL, stocks=(stock("a", 6, *[1] * 20),))
     messages = set()
     for epoch in range(4):
-        for lanes in (1, 2, 5):
-            shape = PlanSpec(**{**SHAPE, "epoch": epoch, "lanes": lanes})
+        for workers in (1, 2, 5):
             with pytest.raises(PlanError) as debiased:
-                debiased_plan(
-                    [supply],
-                    shape,
-                    weights=None,
-                    steps=None,
-                    max_passes=None,
-                    same_source_across="world",
-                    small_sources="error",
-                )
+                replace(case, workers=workers).plan(epoch)
             with pytest.raises(PlanError) as mixed:
-                mixed_plan([supply], shape, weights=None, steps=None, max_passes=None)
+                replace(case, workers=workers, kind="mixed").plan(epoch)
             messages.add((str(debiased.value), str(mixed.value)))
     assert len(messages) == 1
 
@@ -176,7 +167,7 @@ def test_the_batch_size_that_is_advised_for_held_batches_is_the_largest_that_wor
     supply = stock("a", *[1] * 20).supply()
 
     def plan(batch_size: int) -> Plan:
-        return recipe.plan([supply], PlanSpec(**{**SHAPE, "batch_size": batch_size, "world_size": world_size}))
+        return recipe.plan([supply], PlanSpec(**{**SPEC, "batch_size": batch_size, "world_size": world_size}))
 
     largest = 20 // 3 // world_size
     assert plan(largest).num_steps == 3

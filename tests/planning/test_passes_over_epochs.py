@@ -17,10 +17,10 @@ from hypothesis.strategies import SearchStrategy
 from equitar.errors import PlanError
 from equitar.planning.passes import PassPosition, PassStart
 from equitar.planning.plan import Plan
-from equitar.planning.recipes import Debiased, debiased_plan, mixed_plan
+from equitar.planning.recipes import Debiased
 from equitar.planning.repeat_factors import ONE
 from equitar.planning.weights import BySamples, Passes, Weights, ZeroVL
-from helpers.strategies import Case, Item, Kind, Stock, drawn, legal_cases, made_legal, read, stocks
+from helpers.strategies import Case, Item, Kind, Stock, drawn, feasible_cases, made_feasible, read, stocks
 
 EPOCHS = st.integers(0, 5)
 KINDS_OF_PLAN: SearchStrategy[Kind] = st.sampled_from(["debiased", "mixed"])
@@ -29,19 +29,8 @@ Sample = tuple[str, int, int]
 
 
 def plan_of(case: Case, epoch: int = 0, *, walk: PassStart = START, max_passes: float | None = None) -> Plan:
-    supplies, shape = [stock.supply() for stock in case.stocks], replace(case.shape(epoch), walk=walk)
-    if case.kind == "mixed":
-        assert not isinstance(case.weights, Sequence)
-        return mixed_plan(supplies, shape, weights=case.weights, steps=case.steps, max_passes=max_passes)
-    return debiased_plan(
-        supplies,
-        shape,
-        weights=case.weights,
-        steps=case.steps,
-        max_passes=max_passes,
-        same_source_across=case.same_source_across,
-        small_sources=case.small_sources,
-    )
+    recipe = case.recipe(max_passes=max_passes, restart_each_epoch=walk.restart_each_epoch)
+    return recipe.plan(case.supplies(), replace(case.spec(epoch), pass_start=walk))
 
 
 def steps_of(plan: Plan, first: int = 0) -> list[list[Item]]:
@@ -58,24 +47,24 @@ def samples_of(plan: Plan, name: str, first: int = 0, last: int | None = None) -
 def ended(case: Case, epoch: int, *, walk: PassStart = START) -> PassStart:
     """Return the walk of a run that goes on after an epoch, as a state of its end tells."""
     plan = plan_of(case, epoch, walk=walk)
-    return PassStart(epoch=epoch + 1, places=plan.places_at(plan.num_steps))
+    return PassStart(epoch=epoch + 1, positions=plan.pass_positions(plan.num_steps))
 
 
 def started(case: Case, epoch: int) -> PassStart:
     """Return the walk of a run that goes on at the start of an epoch."""
-    return PassStart(epoch=epoch, places=plan_of(case, epoch).places_at(0))
+    return PassStart(epoch=epoch, positions=plan_of(case, epoch).pass_positions(0))
 
 
 @st.composite
 def walking_cases(draw: st.DrawFn, kind: Kind = "debiased", *, kinds: Sequence[str] = ("once",)) -> Case:
     """Draw a case whose epochs are mostly shorter than a pass of its sources."""
-    case = draw(legal_cases(kind))
+    case = draw(feasible_cases(kind))
     names = "abc"[: draw(st.integers(1, 3))]
     large = tuple(draw(stocks(name, kinds=kinds, rows=(60, 250))) for name in names)
     small = replace(
         case, stocks=large, weights=None, batch_size=draw(st.integers(1, 5)), steps=draw(st.integers(4, 24))
     )
-    found = made_legal(small)
+    found = made_feasible(small)
     assume(found is not None)
     assert found is not None
     return found
@@ -85,7 +74,7 @@ def walking_cases(draw: st.DrawFn, kind: Kind = "debiased", *, kinds: Sequence[s
 
 
 @drawn(20)
-@given(KINDS_OF_PLAN.flatmap(legal_cases), EPOCHS, st.integers(0, 3))
+@given(KINDS_OF_PLAN.flatmap(feasible_cases), EPOCHS, st.integers(0, 3))
 def test_a_walk_from_the_start_of_any_epoch_leads_along_the_same_passes(case: Case, epoch: int, more: int) -> None:
     walk = started(case, epoch)
     assert steps_of(plan_of(case, epoch + more, walk=walk)) == steps_of(plan_of(case, epoch + more))
@@ -99,10 +88,10 @@ def test_a_walk_from_the_end_of_an_epoch_is_the_same_run(case: Case, epoch: int,
 
 
 @drawn(60)
-@given(KINDS_OF_PLAN.flatmap(legal_cases), EPOCHS)
+@given(KINDS_OF_PLAN.flatmap(feasible_cases), EPOCHS)
 def test_the_end_of_an_epoch_is_the_place_where_the_next_one_starts(case: Case, epoch: int) -> None:
-    walked = plan_of(case, epoch + 1, walk=ended(case, epoch)).places_at(0)
-    assert walked == plan_of(case, epoch + 1).places_at(0)
+    walked = plan_of(case, epoch + 1, walk=ended(case, epoch)).pass_positions(0)
+    assert walked == plan_of(case, epoch + 1).pass_positions(0)
 
 
 def test_names_of_plans_tell_walks_apart() -> None:
@@ -124,7 +113,7 @@ def test_names_of_plans_tell_walks_apart() -> None:
 
 
 def pass_of(plan: Plan, name: str, step: int) -> PassPosition:
-    (place,) = [one for one in plan.places_at(step) if one.source == name]
+    (place,) = [one for one in plan.pass_positions(step) if one.source == name]
     return place
 
 
@@ -132,7 +121,7 @@ def shared_pass(before: Case, after: Case, name: str, epochs: int) -> tuple[list
     """Return what two runs, the second after the first, take of the pass in which the first one stopped, and its end."""
     plans = [plan_of(before, epoch) for epoch in range(epochs)]
     walk = ended(before, epochs - 1)
-    (stopped,) = [place for place in walk.places if place.source == name]
+    (stopped,) = [place for place in walk.positions if place.source == name]
     earlier = [
         sample
         for plan in plans
@@ -145,7 +134,7 @@ def shared_pass(before: Case, after: Case, name: str, epochs: int) -> tuple[list
     for step in range(plan.num_steps):
         if pass_of(plan, name, step + 1).pass_number == stopped.pass_number:
             later += [item.sample for item in read(plan, step, 0, plan.global_batch) if item.name == name]
-    return earlier, later, stopped.at
+    return earlier, later, stopped.taken
 
 
 @drawn(20)
@@ -153,7 +142,7 @@ def shared_pass(before: Case, after: Case, name: str, epochs: int) -> tuple[list
 def test_with_another_batch_size_no_sample_comes_twice_in_the_shared_pass(
     case: Case, batch_size: int, world_size: int, epochs: int
 ) -> None:
-    other = made_legal(replace(case, batch_size=batch_size, world_size=world_size))
+    other = made_feasible(replace(case, batch_size=batch_size, world_size=world_size))
     assume(other is not None)
     assert other is not None
     quota = case.quota()
@@ -170,18 +159,20 @@ def test_with_another_batch_size_no_sample_comes_twice_in_the_shared_pass(
 @drawn(30)
 @given(walking_cases(), st.integers(1, 8), st.integers(1, 3))
 def test_another_batch_size_skips_less_than_one_of_its_global_batches(case: Case, batch_size: int, epochs: int) -> None:
-    other = made_legal(replace(case, batch_size=batch_size))
+    other = made_feasible(replace(case, batch_size=batch_size))
     assume(other is not None)
     assert other is not None
     walk = ended(case, epochs - 1)
     plan = plan_of(other, epochs, walk=walk)
-    for stopped in walk.places:
+    for stopped in walk.positions:
         stock = next(one for one in case.stocks if one.name == stopped.source)
         if case.quota()[stock.name] >= case.in_pass(stock) or other.quota()[stock.name] >= other.in_pass(stock):
             continue
         begins = pass_of(plan, stock.name, 0)
         if begins.pass_number == stopped.pass_number:
-            assert begins.at == min(-(-stopped.at // other.global_batch) * other.global_batch, other.in_pass(stock))
+            assert begins.taken == min(
+                -(-stopped.taken // other.global_batch) * other.global_batch, other.in_pass(stock)
+            )
 
 
 @drawn(25)
@@ -190,8 +181,8 @@ def test_with_another_source_those_before_keep_their_place_and_it_begins_at_its_
     case: Case, new: Stock, epochs: int
 ) -> None:
     other = replace(case, stocks=(*case.stocks, new))
-    assume(other.is_legal())
-    begins = {place.source: place for place in plan_of(other, epochs, walk=ended(case, epochs - 1)).places_at(0)}
+    assume(other.is_feasible())
+    begins = {place.source: place for place in plan_of(other, epochs, walk=ended(case, epochs - 1)).pass_positions(0)}
     assert begins["new"][1:3] == (0, 0)
     for stock in case.stocks:
         is_walking = all(one.quota()[stock.name] < one.in_pass(stock) for one in (case, other))
@@ -208,11 +199,11 @@ def test_a_source_that_had_no_turn_for_some_epochs_keeps_its_place(case: Case, e
     kept = ended(case, epochs - 1)
     (first, *_) = case.stocks
     alone = replace(case, weights={stock.name: int(stock is first) for stock in case.stocks})
-    assume(alone.is_legal())
+    assume(alone.is_feasible())
     plan = plan_of(alone, epochs + away - 1, walk=kept)
-    later = {place.source: place for place in plan.places_at(plan.num_steps)}
-    assert [later[place.source] for place in kept.places if place.source != first.name] == [
-        place for place in kept.places if place.source != first.name
+    later = {place.source: place for place in plan.pass_positions(plan.num_steps)}
+    assert [later[place.source] for place in kept.positions if place.source != first.name] == [
+        place for place in kept.positions if place.source != first.name
     ]
 
 
@@ -222,10 +213,10 @@ def test_a_source_that_is_gone_for_a_while_keeps_its_place(case: Case, epochs: i
     assume(len(case.stocks) > 1)
     kept = ended(case, epochs - 1)
     fewer = replace(case, stocks=case.stocks[1:])
-    assume(fewer.is_legal())
+    assume(fewer.is_feasible())
     gone = case.stocks[0].name
-    later = ended(fewer, epochs, walk=kept).places
-    assert [one for one in later if one.source == gone] == [one for one in kept.places if one.source == gone]
+    later = ended(fewer, epochs, walk=kept).positions
+    assert [one for one in later if one.source == gone] == [one for one in kept.positions if one.source == gone]
 
 
 @drawn(30)
@@ -234,15 +225,15 @@ def test_with_repeats_a_source_goes_on_at_the_same_share_of_its_pass(case: Case,
     repeated = replace(
         case, stocks=tuple(replace(one, shards=tuple(tuple(factor * row for row in rows) for rows in one.shards)) for one in case.stocks)
     )  # fmt: skip
-    assume(repeated.is_legal())
+    assume(repeated.is_feasible())
     walk = ended(case, epochs - 1)
     plan = plan_of(repeated, epochs, walk=walk)
-    for stopped in walk.places:
+    for stopped in walk.positions:
         stock = next(one for one in repeated.stocks if one.name == stopped.source)
         begins = pass_of(plan, stopped.source, 0)
         if repeated.quota()[stock.name] < repeated.in_pass(stock) and begins.pass_number == stopped.pass_number:
-            exact = Fraction(stopped.at, stopped.copies) * stock.copies
-            assert min(exact, Fraction(repeated.in_pass(stock))) <= begins.at < exact + repeated.global_batch
+            exact = Fraction(stopped.taken, stopped.copies) * stock.copies
+            assert min(exact, Fraction(repeated.in_pass(stock))) <= begins.taken < exact + repeated.global_batch
 
 
 @drawn(15)
@@ -252,14 +243,14 @@ def test_a_run_changed_again_and_again_gives_no_sample_twice_within_a_pass(case:
     seen: dict[tuple[str, int], list[Sample]] = {}
     for batch_size in sizes:
         other = replace(case, batch_size=batch_size)
-        assume(other.is_legal())
+        assume(other.is_feasible())
         if any(other.quota()[stock.name] >= other.in_pass(stock) for stock in other.stocks):
             return  # it begins a pass with each epoch
         plan = plan_of(other, epoch, walk=walk)
         for step, batch in enumerate(steps_of(plan)):
             for item in batch:
                 seen.setdefault((item.name, pass_of(plan, item.name, step + 1).pass_number), []).append(item.sample)
-        walk, epoch = PassStart(epoch=epoch + 1, places=plan.places_at(plan.num_steps)), epoch + 1
+        walk, epoch = PassStart(epoch=epoch + 1, positions=plan.pass_positions(plan.num_steps)), epoch + 1
     assert all(len(set(samples)) == len(samples) for samples in seen.values())
 
 
@@ -286,7 +277,7 @@ def test_fresh_epochs_have_the_steps_and_sources_of_others(case: Case, epoch: in
 
 
 def once_cases(kind: Kind) -> SearchStrategy[Case]:
-    return legal_cases(kind, kinds=["once"])
+    return feasible_cases(kind, kinds=["once"])
 
 
 # ---- bounds on passes ---------------------------------------------------------------------------------------------------
@@ -373,7 +364,7 @@ def test_a_bound_that_cannot_be_kept_says_what_to_change(
 @st.composite
 def by_draw(draw: st.DrawFn, kind: Kind = "debiased") -> Case:
     """Draw a case whose sources are drawn with replacement."""
-    case = draw(legal_cases(kind, kinds=["once"]))
+    case = draw(feasible_cases(kind, kinds=["once"]))
     weights: Weights = ZeroVL()
     return replace(case, weights=weights, steps=draw(st.none() | st.integers(1, 40)))
 
@@ -388,9 +379,9 @@ def refusal(case: Case, epoch: int) -> str | None:
 
 @drawn(60)
 @given(KINDS_OF_PLAN.flatmap(by_draw), st.lists(st.integers(0, 200), min_size=2, max_size=8))
-def test_where_sources_are_drawn_a_plan_is_legal_at_every_epoch_or_at_none(case: Case, epochs: list[int]) -> None:
+def test_where_sources_are_drawn_a_plan_is_feasible_at_every_epoch_or_at_none(case: Case, epochs: list[int]) -> None:
     found = {refusal(case, epoch) for epoch in epochs}
-    event("legal" if found == {None} else "refused")
+    event("feasible" if found == {None} else "refused")
     assert len(found) == 1
     has_enough = all(stock.copies >= case.global_batch for stock in case.stocks)
     assert (found == {None}) == has_enough
@@ -436,15 +427,15 @@ def test_drawn_quotas_differ_from_epoch_to_epoch_and_each_is_drawn_again_the_sam
 
 def test_places_outlive_epochs_in_which_sources_are_drawn() -> None:
     kept = ended(evenly(weights={"large": 1, "small": 0}, steps=20), 0)
-    assert PassPosition("large", 0, 40, 100) in kept.places
-    assert plan_of(evenly(weights=ZeroVL()), 1, walk=kept).shape.walk.places == kept.places
+    assert PassPosition("large", 0, 40, 100) in kept.positions
+    assert plan_of(evenly(weights=ZeroVL()), 1, walk=kept).spec.pass_start.positions == kept.positions
 
 
 # ---- BySamples ----------------------------------------------------------------------------------------------------------
 
 
 @drawn(40)
-@given(legal_cases("debiased", kinds=["once"]), st.integers(2, 5))
+@given(feasible_cases("debiased", kinds=["once"]), st.integers(2, 5))
 def test_repeats_do_not_change_a_share_by_samples(case: Case, factor: int) -> None:
     first, *rest = case.stocks
     rows = tuple(tuple(factor * row for row in shard) for shard in first.shards)
@@ -475,7 +466,7 @@ def test_by_size_repeats_do_change_a_share() -> None:
 def held_plan(
     case: Case, accumulation_steps: int, *, epoch: int = 0, world_size: int | None = None, walk: PassStart = START
 ) -> Plan:
-    shape = replace(case.shape(epoch), walk=walk)
+    spec = replace(case.spec(epoch), pass_start=walk)
     recipe = Debiased(
         weights=case.weights,
         steps=None if case.steps is None else case.steps * accumulation_steps,
@@ -485,14 +476,14 @@ def held_plan(
         small_sources=case.small_sources,
         accumulation_steps=accumulation_steps,
     )
-    return recipe.plan([stock.supply() for stock in case.stocks], shape)
+    return recipe.plan([stock.supply() for stock in case.stocks], spec)
 
 
 @st.composite
 def held_cases(draw: st.DrawFn) -> tuple[Case, int]:
     accumulation_steps = draw(st.integers(2, 4))
-    case = draw(legal_cases("debiased", kinds=["once", "halves", "long tail"]))
-    found = made_legal(replace(case, batch_size=case.batch_size * accumulation_steps, weights=None, steps=None))
+    case = draw(feasible_cases("debiased", kinds=["once", "halves", "long tail"]))
+    found = made_feasible(replace(case, batch_size=case.batch_size * accumulation_steps, weights=None, steps=None))
     assume(found is not None and found.batch_size >= accumulation_steps)
     assert found is not None
     return replace(found, batch_size=found.batch_size // accumulation_steps), accumulation_steps
@@ -514,7 +505,7 @@ def test_a_held_source_stays_for_its_steps_and_no_sample_comes_twice_within_them
     case, accumulation_steps = held
     try:
         plan = held_plan(case, accumulation_steps, epoch=epoch)
-    except PlanError:  # legal with a larger held batch, and with this smaller one only by a hair not
+    except PlanError:  # feasible with a larger held batch, and with this smaller one only by a hair not
         assume(False)
         raise
     assert plan.num_steps % accumulation_steps == 0
@@ -582,7 +573,7 @@ def test_steps_that_do_not_fill_the_hold_are_named(steps: int, weights: Any) -> 
         accumulation_steps=2,
     )
     with pytest.raises(PlanError, match="must be a multiple of `accumulation_steps`, 2; got"):
-        recipe.plan([stock.supply() for stock in SMALL_AND_LARGE], evenly().shape(0))
+        recipe.plan([stock.supply() for stock in SMALL_AND_LARGE], evenly().spec(0))
 
 
 def test_held_epochs_go_on_along_the_passes() -> None:

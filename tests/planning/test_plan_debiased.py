@@ -27,8 +27,8 @@ from helpers.strategies import (
     cases,
     drawn,
     emitted,
-    legal_cases,
-    made_legal,
+    feasible_cases,
+    made_feasible,
     read,
     refusal,
 )
@@ -42,7 +42,7 @@ def source_of(batch: Iterable[Item]) -> str:
 
 
 @drawn(15)
-@given(legal_cases("debiased"), EPOCHS)
+@given(feasible_cases("debiased"), EPOCHS)
 def test_every_rank_draws_the_same_source_at_each_step(case: Case, epoch: int) -> None:
     plan = case.plan(epoch)
     for step in range(plan.num_steps):
@@ -50,7 +50,7 @@ def test_every_rank_draws_the_same_source_at_each_step(case: Case, epoch: int) -
 
 
 @drawn(60)
-@given(legal_cases("debiased"), EPOCHS, st.integers(0, 5))
+@given(feasible_cases("debiased"), EPOCHS, st.integers(0, 5))
 def test_the_number_of_steps_is_known_and_the_same_for_any_workers_and_epoch(
     case: Case, epoch: int, workers: int
 ) -> None:
@@ -61,7 +61,7 @@ def test_the_number_of_steps_is_known_and_the_same_for_any_workers_and_epoch(
 
 
 @drawn(20)
-@given(legal_cases("debiased"), EPOCHS, st.sampled_from([2, 5, 16, schedule.STEPS_PER_BLOCK]))
+@given(feasible_cases("debiased"), EPOCHS, st.sampled_from([2, 5, 16, schedule.STEPS_PER_BLOCK]))
 def test_each_source_is_drawn_as_often_as_its_share_says(case: Case, epoch: int, block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedule, "STEPS_PER_BLOCK", block)
@@ -80,7 +80,7 @@ def test_each_source_is_drawn_as_often_as_its_share_says(case: Case, epoch: int,
 
 
 @drawn(15)
-@given(legal_cases("debiased"), st.sampled_from([2, 5, 16]))
+@given(feasible_cases("debiased"), st.sampled_from([2, 5, 16]))
 def test_blocks_of_the_schedule_leave_no_seam(case: Case, block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedule, "STEPS_PER_BLOCK", block)
@@ -121,17 +121,19 @@ def check_copies(case: Case, batches: list[list[Item]], epoch: int) -> None:
 
 
 @drawn(20)
-@given(legal_cases("debiased"), EPOCHS)
+@given(feasible_cases("debiased"), EPOCHS)
 def test_each_sample_comes_as_often_as_its_repeats_say_apart_from_a_global_batch(case: Case, epoch: int) -> None:
     check_copies(case, emitted(case.plan(epoch), case), epoch)
 
 
 @drawn(150)
 @given(cases("debiased"), EPOCHS)
-def test_a_plan_is_legal_exactly_if_no_sample_has_more_copies_than_its_source_has_steps(case: Case, epoch: int) -> None:
-    legal, refused = case.is_legal(), refusal(case, epoch)
-    event("legal" if legal else "refused")
-    if legal:
+def test_a_plan_is_feasible_exactly_if_no_sample_has_more_copies_than_its_source_has_steps(
+    case: Case, epoch: int
+) -> None:
+    feasible, refused = case.is_feasible(), refusal(case, epoch)
+    event("feasible" if feasible else "refused")
+    if feasible:
         assert refused is None, refused
     else:
         assert refused is not None
@@ -141,7 +143,7 @@ def test_a_plan_is_legal_exactly_if_no_sample_has_more_copies_than_its_source_ha
 @given(cases("debiased"), st.lists(st.tuples(EPOCHS, st.integers(0, 5)), min_size=2, max_size=5))
 def test_legality_depends_neither_on_workers_nor_on_the_epoch(case: Case, others: list[tuple[int, int]]) -> None:
     found = {refusal(replace(case, workers=workers), epoch) for epoch, workers in others}
-    event("refused" if found != {None} else "legal")
+    event("refused" if found != {None} else "feasible")
     assert len(found) == 1
 
 
@@ -164,7 +166,7 @@ def test_the_error_names_the_largest_smaller_batch_size_that_works(case: Case) -
 
 
 @drawn(8)
-@given(legal_cases("debiased"), EPOCHS)
+@given(feasible_cases("debiased"), EPOCHS)
 def test_the_same_seed_and_epoch_give_the_same_order_and_the_next_epoch_another(case: Case, epoch: int) -> None:
     first = emitted(case.plan(epoch), case)
     assert emitted(case.plan(epoch), case) == first
@@ -174,7 +176,7 @@ def test_the_same_seed_and_epoch_give_the_same_order_and_the_next_epoch_another(
 
 
 @drawn(15)
-@given(legal_cases("debiased"), EPOCHS)
+@given(feasible_cases("debiased"), EPOCHS)
 def test_the_account_tells_what_comes_out(case: Case, epoch: int) -> None:
     plan = case.plan(epoch)
     counts = Counter(item.sample for batch in emitted(plan, case) for item in batch)
@@ -191,7 +193,7 @@ def test_the_account_tells_what_comes_out(case: Case, epoch: int) -> None:
 
 
 @drawn(10)
-@given(legal_cases("debiased", same_source_across="rank"), EPOCHS)
+@given(feasible_cases("debiased", same_source_across="rank"), EPOCHS)
 def test_with_agree_rank_each_rank_draws_alone_and_all_else_holds(case: Case, epoch: int) -> None:
     plan = case.plan(epoch)
     batches = [by_rank(plan, case, step) for step in range(plan.num_steps)]
@@ -226,9 +228,9 @@ def check_union_of_ranks(case: Case, items: dict[str, list[Item]]) -> None:
 
 
 @drawn(7)
-@given(legal_cases("debiased"), st.integers(0, 15))
+@given(feasible_cases("debiased"), st.integers(0, 15))
 def test_leaving_out_short_sources_gives_the_plan_without_them(case: Case, few: int) -> None:
-    by_size = made_legal(replace(case, weights=None, steps=None))
+    by_size = made_feasible(replace(case, weights=None, steps=None))
     assume(by_size is not None)
     assert by_size is not None
     case = by_size
@@ -298,10 +300,10 @@ def test_a_factor_of_one_and_a_half_at_four_thirds_of_a_pass_is_two_copies() -> 
     assert case.most() == {"a": 2}
 
 
-def test_as_many_copies_as_batches_are_legal_also_where_the_passes_are_no_binary_fraction() -> None:
+def test_as_many_copies_as_batches_are_feasible_also_where_the_passes_are_no_binary_fraction() -> None:
     # 4 samples of factor 1.5, 2 batches of 4: each sample comes exactly twice, m = Q = 2.
     case = replace(SMALL, stocks=(Stock(name="a", shards=((3 * ONE // 2,) * 4,)),), steps=2)
-    assert case.is_legal()
+    assert case.is_feasible()
     case.plan()
 
 

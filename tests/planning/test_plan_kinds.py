@@ -8,10 +8,10 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.strategies import Case, by_rank, drawn, emitted, legal_cases, read
+from helpers.strategies import Case, by_rank, drawn, emitted, feasible_cases, read
 
 EPOCHS = st.integers(0, 6)
-EITHER = legal_cases("debiased") | legal_cases("mixed")
+EITHER = feasible_cases("debiased") | feasible_cases("mixed")
 
 
 @drawn(27)

@@ -18,16 +18,16 @@ from equitar.planning.shuffle import window_of
 from equitar.planning.step_plan import StepPlan
 from equitar.planning.weights import Passes, Temperature
 from helpers import oracle
-from helpers.strategies import PLAIN, Case, Item, Stock, by_rank, cases, drawn, emitted, legal_cases, refusal
+from helpers.strategies import PLAIN, Case, Item, Stock, by_rank, cases, drawn, emitted, feasible_cases, refusal
 
 EPOCHS = st.integers(0, 6)
 
 
 def laid(plan: StepPlan) -> EpochRuns:
     """Return how a mixed plan is laid: a property of windows must know where they are."""
-    track = plan._world(0).tracks[0]
-    assert track is not None
-    return track._laid
+    dealer = plan._world(0).dealers[0]
+    assert dealer is not None
+    return dealer._runs
 
 
 def has_copies(case: Case) -> bool:
@@ -36,7 +36,7 @@ def has_copies(case: Case) -> bool:
 
 
 @drawn(20)
-@given(legal_cases("mixed"), EPOCHS, st.integers(0, 5))
+@given(feasible_cases("mixed"), EPOCHS, st.integers(0, 5))
 def test_the_number_of_steps_is_known_and_the_same_for_any_workers_and_epoch(
     case: Case, epoch: int, workers: int
 ) -> None:
@@ -46,7 +46,7 @@ def test_the_number_of_steps_is_known_and_the_same_for_any_workers_and_epoch(
 
 
 @drawn(8)
-@given(legal_cases("mixed"), EPOCHS)
+@given(feasible_cases("mixed"), EPOCHS)
 def test_each_source_gives_as_many_samples_as_its_share_says(case: Case, epoch: int) -> None:
     plan = case.plan(epoch)
     counts = Counter(item.name for batch in emitted(plan, case) for item in batch)
@@ -55,7 +55,7 @@ def test_each_source_gives_as_many_samples_as_its_share_says(case: Case, epoch: 
 
 
 @drawn(12)
-@given(legal_cases("mixed"), EPOCHS)
+@given(feasible_cases("mixed"), EPOCHS)
 def test_each_source_has_its_share_of_every_window_of_every_consumer(case: Case, epoch: int) -> None:
     plan, quota = case.plan(epoch), case.quota()
     total, segments = sum(quota.values()), laid(plan).segments
@@ -64,7 +64,7 @@ def test_each_source_has_its_share_of_every_window_of_every_consumer(case: Case,
         runs, _ = laid(plan).runs(number)
         steps_of_lane: list[list[int]] = [[] for _ in range(runs.num_lanes)]
         for step in range(segment.start, segment.start + segment.num_steps):
-            steps_of_lane[step % case.shape(0).lanes if runs.num_lanes > 1 else 0].append(step)
+            steps_of_lane[step % case.spec(0).lanes if runs.num_lanes > 1 else 0].append(step)
         for steps in steps_of_lane:
             largest = max(case.shuffle // case.batch_size, runs.smallest)
             at = 0
@@ -81,7 +81,7 @@ def test_each_source_has_its_share_of_every_window_of_every_consumer(case: Case,
 
 
 @drawn(15)
-@given(legal_cases("mixed"), EPOCHS)
+@given(feasible_cases("mixed"), EPOCHS)
 def test_each_sample_comes_as_often_as_its_repeats_say(case: Case, epoch: int) -> None:
     plan, quota = case.plan(epoch), case.quota()
     batches = emitted(plan, case)
@@ -103,11 +103,11 @@ def test_each_sample_comes_as_often_as_its_repeats_say(case: Case, epoch: int) -
 
 @drawn(80)
 @given(cases("mixed"), EPOCHS)
-def test_a_plan_is_legal_exactly_if_no_sample_has_more_copies_than_there_are_steps(case: Case, epoch: int) -> None:
+def test_a_plan_is_feasible_exactly_if_no_sample_has_more_copies_than_there_are_steps(case: Case, epoch: int) -> None:
     assume(has_copies(case))
-    legal, refused = case.is_legal(), refusal(case, epoch)
-    event("legal" if legal else "refused")
-    if legal:
+    feasible, refused = case.is_feasible(), refusal(case, epoch)
+    event("feasible" if feasible else "refused")
+    if feasible:
         assert refused is None, refused
     else:
         assert refused is not None
@@ -118,7 +118,7 @@ def test_a_plan_is_legal_exactly_if_no_sample_has_more_copies_than_there_are_ste
 def test_legality_depends_neither_on_workers_nor_on_the_epoch(case: Case, others: list[tuple[int, int]]) -> None:
     assume(has_copies(case))
     found = {refusal(replace(case, workers=workers), epoch) for epoch, workers in others}
-    event("refused" if found != {None} else "legal")
+    event("refused" if found != {None} else "feasible")
     assert len(found) == 1
 
 
@@ -138,7 +138,7 @@ def test_the_error_names_the_largest_smaller_batch_size_that_works(case: Case, f
 
 
 @drawn(8)
-@given(legal_cases("mixed"), EPOCHS)
+@given(feasible_cases("mixed"), EPOCHS)
 def test_the_same_seed_and_epoch_give_the_same_order_and_the_next_epoch_another(case: Case, epoch: int) -> None:
     first = emitted(case.plan(epoch), case)
     assert emitted(case.plan(epoch), case) == first
@@ -185,7 +185,7 @@ def test_no_sample_comes_twice_in_a_global_batch_of_many_sources(
 ) -> None:
     few = (one(name, 1) for name in "bcdefghijklm"[:others])
     case = replace(SMALL, stocks=(one("a", *[copies] * rows), *few), batch_size=1, world_size=ranks)
-    assert case.is_legal()
+    assert case.is_feasible()
     for seed in range(6):
         seeded = replace(case, seed=seed)
         assert all(len({item.sample for item in batch}) == ranks for batch in emitted(seeded.plan(), seeded))

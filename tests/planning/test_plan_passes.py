@@ -16,7 +16,19 @@ from equitar.planning.passes import Segment, segments_of
 from equitar.planning.quotas import spread
 from equitar.planning.repeat_factors import ONE
 from helpers import oracle
-from helpers.strategies import PLAIN, Case, Item, Kind, Stock, by_rank, drawn, emitted, legal_cases, made_legal, stocks
+from helpers.strategies import (
+    PLAIN,
+    Case,
+    Item,
+    Kind,
+    Stock,
+    by_rank,
+    drawn,
+    emitted,
+    feasible_cases,
+    made_feasible,
+    stocks,
+)
 
 Sample = tuple[str, int, int]
 
@@ -24,7 +36,7 @@ Sample = tuple[str, int, int]
 @st.composite
 def short_cases(draw: DrawFn, kind: Kind) -> Case:
     """Draw a case whose epochs are mostly shorter than a pass of its sources."""
-    case = draw(legal_cases(kind))
+    case = draw(feasible_cases(kind))
     names = "abc"[: draw(st.integers(1, 3))]
     kinds = ["once", "halves", "selection", "selected repeats"]
     large = tuple(draw(stocks(name, kinds=kinds, rows=(60, 200))) for name in names)
@@ -34,14 +46,14 @@ def short_cases(draw: DrawFn, kind: Kind) -> Case:
     small = replace(
         case, stocks=large, weights=None, batch_size=batch_size, world_size=world_size, steps=min(steps, 120)
     )
-    return made_legal(small) or case
+    return made_feasible(small) or case
 
 
 def segments(case: Case, epoch: int) -> Sequence[Segment]:
     """Return how a mixed plan cuts an epoch: only the plan knows where sources that share their steps cross together."""
-    track = case.plan(epoch)._world(0).tracks[0]
-    assert track is not None
-    return track._laid.segments
+    dealer = case.plan(epoch)._world(0).dealers[0]
+    assert dealer is not None
+    return dealer._runs.segments
 
 
 def copies_by_pass(case: Case, epochs: int) -> dict[tuple[str, int], list[Item]]:
@@ -298,7 +310,9 @@ def several_passes(draw: DrawFn) -> Case:
         seed=draw(st.integers(0, 1 << 30)),
         steps=max(1, int(rows * passes / batch_size / world_size)),
     )
-    return case if case.is_legal() else replace(case, batch_size=1, world_size=1, steps=max(rows, int(rows * passes)))
+    return (
+        case if case.is_feasible() else replace(case, batch_size=1, world_size=1, steps=max(rows, int(rows * passes)))
+    )
 
 
 @drawn(20)
@@ -308,9 +322,9 @@ def test_a_sample_comes_back_only_after_about_a_whole_pass_of_its_consumer(case:
     (stock,), quota = case.stocks, case.quota()["a"]
     rounds = ceil(quota * ONE / stock.total)
     plan = case.plan()
-    track = plan._world(0).tracks[0]
-    assert track is not None
-    runs, _ = track._laid.runs(0)
+    dealer = plan._world(0).dealers[0]
+    assert dealer is not None
+    runs, _ = dealer._runs.runs(0)
     if runs.world_size != case.world_size or rounds == 1:
         event("less than a pass, or one run")
         return
@@ -340,9 +354,9 @@ def test_until_the_last_window_of_its_first_round_no_consumer_sees_a_sample_agai
     (stock,), quota = case.stocks, case.quota()["a"]
     rounds = ceil(quota * ONE / stock.total)
     plan = case.plan()
-    track = plan._world(0).tracks[0]
-    assert track is not None
-    runs, _ = track._laid.runs(0)
+    dealer = plan._world(0).dealers[0]
+    assert dealer is not None
+    runs, _ = dealer._runs.runs(0)
     shortest = int(runs.demand[runs.demand > 0].min())
     batches = shortest * runs.batch_size // rounds // runs.batch_size - 2 * runs.smallest
     event("measured" if rounds > 1 and batches > 0 else "too short to measure")

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equitar.errors import PlanError
-from equitar.planning.quotas import QuotaSpec, WeightPhase, largest_remainder, spread, stretches
+from equitar.planning.quotas import QuotaSpec, WeightPhase, largest_remainder, spread, weight_phases
 from equitar.planning.supply import Supply
-from equitar.planning.weights import Passes, Temperature
+from equitar.planning.weights import Passes, Temperature, canonical_changes
 from helpers import oracle
 from helpers.strategies import drawn
 
@@ -25,8 +25,8 @@ def once(name: str, rows: int) -> Supply:
 def shared(
     supplies: list[Supply], *, weights: Any, steps: int | None, size: int, left_out: Any = ()
 ) -> list[WeightPhase]:
-    sharing = QuotaSpec(weights=weights, steps=steps, left_out=left_out, max_passes=None)
-    return stretches(supplies, sharing, global_batch=size, key=0)
+    spec = QuotaSpec(weights=canonical_changes(weights), steps=steps, left_out=left_out, max_passes=None)
+    return weight_phases(supplies, spec, global_batch=size, key=0)
 
 
 def quotas(supplies: list[Supply], *, weights: Any = None, steps: int | None = None, size: int = 10) -> list[int]:

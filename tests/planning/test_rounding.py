@@ -163,7 +163,7 @@ def test_bernoulli_copies_never_meet_in_a_global_batch(case: Case, epoch: int) -
     except PlanError:
         event("refused")
         return
-    event("legal")
+    event("feasible")
     for batch in emitted(plan, case):
         assert len({item.sample for item in batch}) == case.global_batch
 

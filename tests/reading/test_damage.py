@@ -268,7 +268,9 @@ def test_what_a_failing_command_said_is_told(tmp_path: Path) -> None:
     source = piped(tmp_path, "cat {}", (3,))
     path = str(source.urls[0]).removeprefix("pipe:cat ")
     bad = Source("p", [f"pipe:echo 'no such bucket' >&2; cat {path}; exit 3"], root=str(Path(path).parent))
-    with pytest.raises(StorageError, match=r"ended with exit status 3 after \d+ bytes; it said 'no such bucket'"):
+    with pytest.raises(
+        StorageError, match=r"ended with exit status 3 after \d+ bytes and the message 'no such bucket'"
+    ):
         list(equitar.mixed([bad], batch_size=1, rank=0, world_size=1))
 
 

@@ -238,7 +238,7 @@ def test_a_shard_that_shrinks_while_it_is_open_is_an_error(source: Source) -> No
     reader = reader_of(source)
     reader.read(0, 0)
     os.truncate(f"{source.root}/000.tar", 2048)
-    with pytest.raises(ShardMismatchError, match=r"a/000\.tar ended at byte \d+ but its sidecar has data up to \d+"):
+    with pytest.raises(ShardMismatchError, match=r"a/000\.tar ends at byte \d+ but its sidecar has data up to \d+"):
         reader.read(0, 4)
 
 

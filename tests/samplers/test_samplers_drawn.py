@@ -20,7 +20,7 @@ from equitar.errors import PlanError
 from equitar.planning.repeat_factors import ONE
 from equitar.samplers.distributed import DistributedSamplerWrapper, Ragged
 from equitar.samplers.samplers import DebiasedBatchSampler, RepeatFactorSampler
-from helpers.strategies import Case, Stock, cases, drawn, legal_cases
+from helpers.strategies import Case, Stock, cases, drawn, feasible_cases
 
 
 def factors_of(stock: Stock) -> list[int]:
@@ -87,7 +87,7 @@ def check_counts(case: Case, emitted: list[int]) -> None:
 
 
 @drawn(60)
-@given(case=legal_cases("debiased"), epoch=st.integers(0, 5))
+@given(case=feasible_cases("debiased"), epoch=st.integers(0, 5))
 def test_every_global_batch_is_of_one_dataset_and_holds_no_sample_twice(case: Case, epoch: int) -> None:
     ranks = [debiased(case, rank) for rank in range(case.world_size)]
     for one in ranks:
@@ -110,7 +110,7 @@ def test_every_global_batch_is_of_one_dataset_and_holds_no_sample_twice(case: Ca
 
 
 @drawn(40)
-@given(case=legal_cases("mixed"), epoch=st.integers(0, 3))
+@given(case=feasible_cases("mixed"), epoch=st.integers(0, 3))
 def test_repeats_come_by_their_factors_and_never_twice_in_a_global_batch(case: Case, epoch: int) -> None:
     ranks = [repeating(case, rank) for rank in range(case.world_size)]
     for one in ranks:
@@ -127,7 +127,7 @@ def test_repeats_come_by_their_factors_and_never_twice_in_a_global_batch(case: C
 @given(case=(cases("debiased") | cases("mixed")).filter(lambda one: any(stock.total for stock in one.stocks)))
 def test_what_cannot_be_planned_is_an_error_before_the_first_step(case: Case) -> None:
     sampler = debiased(case, 0) if case.kind == "debiased" else repeating(case, 0)
-    if case.is_legal():
+    if case.is_feasible():
         assert len(sampler) > 0
     else:
         with pytest.raises(PlanError):
@@ -135,7 +135,7 @@ def test_what_cannot_be_planned_is_an_error_before_the_first_step(case: Case) ->
 
 
 @drawn(30)
-@given(case=legal_cases("debiased"), part=st.floats(0, 1), splits=st.sampled_from([1, 2, 3]))
+@given(case=feasible_cases("debiased"), part=st.floats(0, 1), splits=st.sampled_from([1, 2, 3]))
 def test_a_resumed_epoch_gives_what_remained_on_any_number_of_ranks(case: Case, part: float, splits: int) -> None:
     whole = [list(debiased(case, rank)) for rank in range(case.world_size)]
     first = debiased(case, 0)

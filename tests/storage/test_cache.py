@@ -1,4 +1,4 @@
-"""Is a copy made once, whole, and by one? Threads stand for processes: a lock is of an open file, not of a process."""
+"""Cache: a copy is made once, complete, and by one process. Threads stand for processes: a lock belongs to an open file."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_who_waits_for_a_lock_can_be_stopped(cache: Cache) -> None:
     holder.start()
     begun.wait(5)
     threading.Timer(0.05, stopped.set).start()
-    with pytest.raises(StorageError, match="reading was ended"):
+    with pytest.raises(StorageError, match="reading was stopped"):
         read(cache, URL, fill, stopped=stopped)
     go_on.set()
     holder.join()

@@ -1,4 +1,4 @@
-"""Does a failing server ever cost a byte? Every fault is injected, and what is read is compared with what is served."""
+"""Failing servers: every fault is injected, and what is read is compared with what is served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do patterns give the shards a user means, each with one name wherever it lies?"""
+"""Listing: patterns give the shards that a user means, each with one path wherever it lies."""
 
 from __future__ import annotations
 
@@ -103,15 +103,15 @@ def test_a_given_root_keeps_paths_when_a_source_grows(folder: Path) -> None:
         (["a/x-0.tar", "c/{1,2}?.tar"], None, r"pattern 'c/1\?.tar', which matches no file"),
         ("a/y-*.tar", None, "matches no file; folder 'a' holds . others, such as 'x-.\\.tar'"),
         ("a", None, "source 's' names the folder 'a' but must name shards, as in 'a/\\*.tar'"),
-        ("@no.txt", None, "source 's' lists '@no.txt', which is not there"),
+        ("@no.txt", None, "source 's' lists '@no.txt', but the file was not found"),
         ("@empty", None, "lists '@empty', which is empty"),
         ("a/x-{0..1.tar", None, "pattern 'a/x-{0..1.tar', whose braces are wrong"),
         (["a/x-0.tar", "a/*.tar"], None, "lists 'x-0.tar' twice, as a/x-0.tar and a/x-0.tar"),
         (["a/x-0.tar", "./b/../a/x-0.tar"], None, "lists 'x-0.tar' twice, as ./b/../a/x-0.tar and a/x-0.tar"),
         ("a/*.tar", "b", "has the shard .*/a/x-0.tar but its `root` is .*/b;"),
-        (["s3://one/x.tar", "s3://two/x.tar"], None, "has shards at s3://one and at s3://two but one source needs one root"),
-        (["/d/x.tar", "s3://two/x.tar"], None, "one source needs one root"),
-        ("pipe:cat", None, "names no .tar"),
+        (["s3://one/x.tar", "s3://two/x.tar"], None, "has shards at s3://one and at s3://two but the shards of a source need a common root"),
+        (["/d/x.tar", "s3://two/x.tar"], None, "the shards of a source need a common root"),
+        ("pipe:cat", None, "does not name a .tar"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_an_error_with_the_pattern(

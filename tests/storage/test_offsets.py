@@ -1,4 +1,4 @@
-"""Offsets of other tools make walks of remote tars parallel and small; what comes out of them is the same, wrong or right."""
+"""Offsets of other tools make walks of remote tars parallel and small; the result is the same whether they are right or wrong."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_the_budget_bounds_what_is_held(site: Site, monkeypatch: pytest.MonkeyPa
                 held.append(value)
             super().__setattr__(name, value)
 
-    monkeypatch.setattr("equitar.loading.request.Budget", Watched)
+    monkeypatch.setattr("equitar.loading.request.PrefetchBudget", Watched)
     list(batches_of(source_at(site), read_ahead=12_000))
     assert 6_000 < max(held) <= 12_000
     assert held[-1] == 0

@@ -1,4 +1,4 @@
-"""Is what is read in bulk what the walk says? Over drawn tars, ordinary ones and such as look like it."""
+"""Bulk reading gives what the walk gives: over drawn tars, ordinary ones and others that look like it."""
 
 from __future__ import annotations
 

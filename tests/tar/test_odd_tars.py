@@ -1,4 +1,4 @@
-"""What people hit with tars and labels, end to end: through `equitar.index` and `equitar.exact`. Each test names its case."""
+"""Odd tars and labels that people meet, end to end: through `equitar.index` and `equitar.exact`. Each test names its case."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def images_of_class(summary: Summary) -> dict[int, int]:
 
 def test_scattered_members_are_an_error_or_one_sample_if_asked_for(tmp_path: Path) -> None:
     """A06."""
-    refused(tmp_path, "not_adjacent", r"key 'a' again at byte 2560 .*, after it began at byte 512 and key 'b' came")
+    refused(tmp_path, "not_adjacent", r"key 'a' again at byte 2560 .*, after byte 512 and with key 'b' between")
     source = indexed(tmp_path, odd_tars.CASES["not_adjacent"].make(), regroup=True)
     assert samples_of(source) == odd_tars.TWO
     stream = equitar.stages.tar_samples()([str(tmp_path / "not_adjacent.tar")])
@@ -157,7 +157,7 @@ def test_a_damaged_shard_touches_no_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["bad_checksum", "html_middle", "trunc_header", "trunc_in_sample"])
 def test_a_shard_that_ends_early_is_never_a_normal_end(name: str, tmp_path: Path) -> None:
     """A20."""
-    refused(tmp_path, name, "is damaged at byte|it was cut there")
+    refused(tmp_path, name, "is damaged at byte|it was truncated")
 
 
 def test_a_shard_cut_between_samples_is_told_and_then_held_to_its_sidecar(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_files_that_macos_puts_beside_others_are_passed_over_and_counted(name: s
     """A21."""
     assert samples_of(odd(tmp_path, name)) == odd_tars.CASES[name].right
     report = equitar.index(equitar.Source("s", str(tmp_path / "*.tar")), jobs=1, progress=False, force=True)
-    assert any("2 hidden files passed over" in note for note in report.sources[0].notes)
+    assert any("2 hidden files ignored" in note for note in report.sources[0].notes)
 
 
 @pytest.mark.parametrize("name", ["dot_slash", "dir_between", "dir_dot_noext", "no_ext", "odd_roots"])
@@ -242,7 +242,8 @@ def test_names_of_any_bytes_come_back_byte_for_byte(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "error"), [("zero_length", r"is empty \(0 bytes\)"), ("html_page", "is no tar: b'<html><head><title>503")]
+    ("name", "error"),
+    [("zero_length", r"is empty \(0 bytes\)"), ("html_page", "is not a tar: b'<html><head><title>503")],
 )
 def test_an_empty_file_and_an_error_page_are_errors_that_show_it(name: str, error: str, tmp_path: Path) -> None:
     """A29."""
@@ -294,7 +295,7 @@ def test_a_shard_that_changed_since_is_never_sliced(tmp_path: Path) -> None:
         listed(source)
     path.write_bytes((two_samples() + END).replace(b"a.jpg", b"z.jpg"))  # equal size, a wrong checksum
     (problem,) = equitar.check(source, jobs=1, progress=False)
-    assert "is no tar: the header b'z.jpg' has checksum" in problem
+    assert "is not a tar: the header b'z.jpg' has checksum" in problem
     path.write_bytes(member("z.jpg", b"img-a") + (two_samples() + END)[2 * 512 :])  # equal size, another name
     (problem,) = equitar.check(source, jobs=1, progress=False)
     assert "has other members than its sidecar says" in problem
@@ -369,7 +370,7 @@ def test_classes_that_never_occur_change_nothing_and_unknown_ones_are_errors(tmp
         for one in (source, bare)
     ]
     assert emitted[0] == emitted[1]
-    with pytest.raises(equitar.errors.ShardError, match="label 3 is none of 3 classes for key 'k3' of"):
+    with pytest.raises(equitar.errors.ShardError, match="label 3 is not one of 3 classes for key 'k3' of"):
         indexed(tmp_path, files, labels="cls", classes=names[:3])
 
 

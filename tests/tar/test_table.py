@@ -1,4 +1,4 @@
-"""Does the walk read what is right, and refuse what is wrong, with shard and byte?"""
+"""Walk and member table: good tars are read, bad ones are errors with shard and byte."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ READ = {  # what we do where the list leaves a choice, or shows a file of which 
 }
 REFUSED = {
     "huge_declared.tar": r"damaged at byte 4096: member b'c.npy' declares 9663676416 bytes .* but 512 are left",
-    "dot_slash_mixed.tar": r"keys './a' and 'a', at bytes 512 and 1536, which mean one file",
+    "dot_slash_mixed.tar": r"keys './a' and 'a', at bytes 512 and 1536, which name the same file",
     "case_clash.tar": r"field 'jpg' of key 'a' twice, at bytes 512 and 1536 \('a.jpg'\)",
     "dup_member.tar": r"field 'jpg' of key 'a' twice, at bytes 512 and 2560 \('a.jpg'\)",
-    "not_adjacent.tar": r"key 'a' again at byte 2560 \('a.cls'\), after it began at byte 512 and key 'b' came between",
+    "not_adjacent.tar": r"key 'a' again at byte 2560 \('a.cls'\), after byte 512 and with key 'b' between",
     "cut_then_same_key-0.tar": r"damaged at byte 2048: member b'z.cls' declares 5000 bytes from byte 2560 but 512 are left",
     "zero_length.tar": r"is empty \(0 bytes\) but a shard must be a tar; copy or download",
     "trunc_in_sample.tar": r"without an end mark, and its last sample 'b' has no cls but all others do",
@@ -77,9 +77,9 @@ REFUSED = {
     "trunc_header.tar": r"damaged at byte 4096: only 300 of the 512 bytes of a header are left, b'c.jpg'",
     "trunc_padding.tar": r"damaged at byte 3072: member b'b.cls' declares 1 bytes from byte 3584 but 412 are left",
     "bad_checksum.tar": r"damaged at byte 2048: the header b'c.jpg' has checksum 10457 but its bytes give 10460",
-    "html_page.tar": r"is no tar: b'<html><head><title>503 Service Unavailab' is no header",
+    "html_page.tar": r"is not a tar: b'<html><head><title>503 Service Unavailab' is not a header",
     "html_middle.tar": r"damaged at byte 2048: b'<html>504 Gateway Time-out</html>",
-    "gz_truncated.tar.gz": r"damaged at byte \d+ of its decompressed stream: its compressed bytes end too soon",
+    "gz_truncated.tar.gz": r"damaged at byte \d+ of its decompressed stream: its compressed bytes are truncated",
 }
 
 
@@ -131,7 +131,7 @@ def test_a_compressed_shard_is_read_to_its_checksum() -> None:
     packed[-6] ^= 1
     with pytest.raises(ShardError, match=r"compressed bytes are damaged .*incorrect data check"):
         _table(bytes(packed))
-    with pytest.raises(ShardError, match="compressed bytes end too soon"):
+    with pytest.raises(ShardError, match="compressed bytes are truncated"):
         _table(whole[:-4])
 
 
@@ -201,15 +201,15 @@ def test_a_changed_byte_of_a_header_is_found(at: int) -> None:
         (member("a.jpg", b"1") + pax({"path": "b.jpg"}), r"byte 2048: the tar ends after an extended header"),
         (pax({"mtime": "1"}) + member("a.jpg", b"1") + pax({"mtime": "1"}) + END, r"ends after an extended header"),
         (member("a.jpg", b"1") + pax({"path": "b.jpg"})[:700], r"byte 1024: an extended header declares 14 bytes but"),
-        (header(b"x", 1 << 30, kind=b"x"), r"extended header declares 1073741824 bytes but at most 16777216"),
+        (header(b"x", 1 << 30, kind=b"x"), r"extended header declares 1073741824 bytes but must not have more than 16777216"),
         (header(b"x", 20, kind=b"x") + padded(b"99 path=a.jpg\n"), r"PAX records hold b'99 path=a.jpg"),
         (header(b"x", 20, kind=b"x") + padded(b"no path=a.jpg\n"), r"PAX records hold b'no path"),
         (pax({"path": "a.jpg"}) + pax({"path": "b.jpg"}) + member("c.jpg", b"1"), r"byte 1024: two extended headers of one kind"),
         (pax({"mtime": "1.5"}) + member("a", b"") + pax({"mtime": "1.5"}) * 2 + member("b", b""), r"byte 2560: two extended headers"),
         (gnu_long_name("n" * 120) * 2 + member("b.jpg", b"1"), r"two extended headers of one kind follow each other"),
-        (header(b"x", 5, kind=b"x") + padded(b"14 path=a.jpg\n") + member("b.jpg", b"1"), r"declares 5 bytes but its text goes on with b'th=a.jpg"),
+        (header(b"x", 5, kind=b"x") + padded(b"14 path=a.jpg\n") + member("b.jpg", b"1"), r"declares 5 bytes but its text continues with b'th=a.jpg"),
         (header(b"x", 12, kind=b"x") + padded(b"14 mtime=1.5") + member("b.jpg", b"1"), r"PAX records hold b'14 mtime=1.5'"),
-        (header(b"x", 5, kind=b"L", magic=GNU) + padded(b"long/a.jpg\0") + member("b", b"1"), r"declares 5 bytes but its text goes on with b'a.jpg"),
+        (header(b"x", 5, kind=b"L", magic=GNU) + padded(b"long/a.jpg\0") + member("b", b"1"), r"declares 5 bytes but its text continues with b'a.jpg"),
         (pax({"size": "-3"}) + member("a.jpg", b"1"), r"PAX size of b'a.jpg' is b'-3'"),
         (pax({"GNU.sparse.major": "1"}) + member("a.jpg", b"1"), r"b'a.jpg' is a sparse file"),
         (member("a.jpg", b"1", kind=b"S", magic=GNU), r"b'a.jpg' is a sparse file"),
@@ -217,8 +217,8 @@ def test_a_changed_byte_of_a_header_is_found(at: int) -> None:
         (header(b"a.jpg", size_field=b"-0000000001\0"), r"negative size -1"),
         (header(b"a.jpg", size_field=b"nonsense\0\0\0\0"), r"its size is b'nonsense"),
         (header(b"a.jpg", magic=GNU, size_field=base256(1 << 80, 12)), r"declares 1208925819614629174706176 bytes"),
-        (b"<html>", r"is no tar: only 6 of the 512 bytes of a header are left, b'<html>'"),
-        (member("a.__key__", b"1") + END, r"field '__key__' at byte 512 but webdataset keeps that name"),
+        (b"<html>", r"is not a tar: only 6 of the 512 bytes of a header are left, b'<html>'"),
+        (member("a.__key__", b"1") + END, r"field '__key__' at byte 512, a name that webdataset"),
     ],
 )  # fmt: skip
 def test_damage_is_an_error_with_shard_byte_and_what_was_found(raw: bytes, message: str) -> None:
@@ -241,7 +241,7 @@ def test_a_tar_cut_anywhere_is_refused_or_known_to_lack_its_end(length: int) -> 
 
 def test_a_size_larger_than_the_file_is_no_clean_end() -> None:
     raw = two_samples()
-    with pytest.raises(ShardError, match=f"the file ends here but its size was said to be {len(raw) + BLOCK}"):
+    with pytest.raises(ShardError, match=f"the file ends here but should have {len(raw) + BLOCK}"):
         list(walk(io.BytesIO(raw), size=len(raw) + BLOCK, where="x.tar"))
 
 
@@ -300,11 +300,11 @@ def test_only_wanted_fields_are_read() -> None:
     ("case", "notes"),
     [
         ("plain", []),
-        ("apple_dir", ["2 hidden files passed over, such as 'd/._a.jpg'"]),
-        ("dir_dot_noext", ["1 members that belong to no sample passed over, such as 'v1.0/README'"]),
+        ("apple_dir", ["2 hidden files ignored, such as 'd/._a.jpg'"]),
+        ("dir_dot_noext", ["1 members that are not part of a sample ignored, such as 'v1.0/README'"]),
         ("dots_in_base", ["2 fields that start with a digit, such as '05.jpg': the first dot ends a key"]),
         ("empty_archive", ["no samples"]),
-        ("trunc_boundary", ["no end mark: the tar may have been cut"]),
+        ("trunc_boundary", ["no end mark: the tar may have been truncated"]),
     ],
 )
 def test_what_is_odd_but_legal_is_noted(case: str, notes: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Does our walk make the samples that webdataset 1.0.2 makes of the same tar? Over drawn tars of all formats."""
+"""The walk gives the samples that webdataset 1.0.2 gives: over drawn tars of all formats."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _by_offsets(raw: bytes) -> Samples | None:
     try:
         table = member_table(walk(io.BytesIO(raw), size=len(raw), where="x.tar"), "x.tar")
     except ShardError as error:
-        _raise_unless(error, "twice", "came between", "mean one file")
+        _raise_unless(error, "twice", "again at byte", "name the same file")
         return None
     spans = zip(table.field.tolist(), table.offset.tolist(), table.size.tolist(), strict=True)
     data = [(table.fields[field], raw[offset : offset + size]) for field, offset, size in spans]

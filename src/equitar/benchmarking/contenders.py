@@ -259,7 +259,7 @@ class Workload:
         self._first, self.waiting = FirstSteps(batches, steps), Waiting()
         order, prepared = batches.order, batches.prepared()
         shares = (plan.share(step, prepared.rank, prepared.world_size) for step in range(steps))
-        places = [plan.places(step, *share) for step, share in enumerate(shares)]
+        places = [plan.samples(step, *share) for step, share in enumerate(shares)]
         source, shard, row, copy = (np.concatenate(columns) for columns in zip(*places, strict=True))
         names = [source.name for source in prepared.catalog.sources]
         index_of = np.array([names.index(name) for name in plan.names])

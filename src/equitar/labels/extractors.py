@@ -1,4 +1,4 @@
-"""Which labels does a sample carry? Extractors read them from its members; a vocabulary ties ids and names together.
+"""Label extractors: the ids or names of a sample, read from its members.
 
 A *spec* says where the labels are:
 
@@ -7,8 +7,8 @@ A *spec* says where the labels are:
     npy                          any array field: ids (signed integers), or one-hot and multi-hot (bool, uint8, float)
     package.module:function      called with the members of a sample as bytes and its `__key__`; gives ids or names
 
-Ids and names are never mixed, and nothing is turned into the other by chance: true is not 1, "3" is not 3, 3.0 is
-neither. No labels (an empty list) is an answer; a missing label is an error, unless the caller wants it to be empty.
+Ids and names are never mixed, and never converted: true is not 1, "3" is not 3, and 3.0 is neither. An empty list means no
+labels; a missing label is an error unless the caller passes `missing="empty"`.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from equitar.sources import Sample
 
 Labels: TypeAlias = list[int] | list[str]
 Missing: TypeAlias = Literal["error", "empty"]
-FUNCTION_MEND = "read such labels with `package.module:function`"
-_WANTED = "a field (`cls`, `txt`), `json:PATH`, `npy` or `package.module:function`"
-_INTEGER = re.compile(r"[+-]?[0-9]{1,99}")  # Python reads no integer of thousands of digits
+FUNCTION_FIX = "read such labels with `package.module:function`"
+_SPECS = "a field (`cls`, `txt`), `json:PATH`, `npy` or `package.module:function`"
+_INTEGER = re.compile(r"[+-]?[0-9]{1,99}")  # Python refuses integers of thousands of digits
 _HEXADECIMAL = re.compile(r"[+-]?0[xob][0-9a-f]+", re.IGNORECASE)
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _FIELD = re.compile(r"[^\s:/.][^\s:/]*")
-_INTEGERS = (int, np.integer)  # `int | np.integer` would be made anew for each label
+_INTEGERS = (int, np.integer)  # `int | np.integer` would be built again for each label
 
 
 class Extractor(Protocol):
-    """Reads the labels of one sample; small and picklable, since it travels to the processes that index."""
+    """Reads the labels of one sample; small and picklable, because it is sent to the processes that index."""
 
     @property
     def fields(self) -> tuple[str, ...] | None:
@@ -53,13 +53,13 @@ class Extractor(Protocol):
 
 
 def labels_from_spec(spec: str, *, missing: Missing = "error") -> Extractor:
-    """Return the extractor that a spec stands for.
+    """Return the extractor of a spec.
 
-    A ValueError if it stands for none: a JMESPath that does not parse, a function that cannot be imported.
+    ValueError if the spec is malformed, its JMESPath does not parse, or its function cannot be imported.
 
     Args:
         spec: ``cls``, ``json:PATH``, ``npy`` or ``package.module:function``; see the module.
-        missing: Whether a sample without its label is an error or has no labels.
+        missing: Whether a sample without a label is an error or has no labels.
 
     >>> labels_from_spec("cls")({"cls": b" 3 "}, where="key 'a' of x.tar")
     [3]
@@ -73,7 +73,7 @@ def labels_from_spec(spec: str, *, missing: Missing = "error") -> Extractor:
     if _FUNCTION.fullmatch(spec):
         return FunctionLabels(function=spec, missing=missing)
     if not _FIELD.fullmatch(spec):
-        raise ValueError(f"`labels` must be {_WANTED}; got {spec!r}")
+        raise ValueError(f"`labels` must be {_SPECS}; got {spec!r}")
     field = spec.lower()  # as the fields of samples are
     if field.rsplit(".", 1)[-1] == "npy":
         return NpyLabels(field=field, missing=missing)
@@ -100,13 +100,13 @@ class TextLabels:
         try:
             text = raw.decode("utf-8").strip()
         except UnicodeDecodeError as error:
-            raise LabelError(f"member {self.field!r} is not UTF-8 text for {where}; {FUNCTION_MEND}") from error
+            raise LabelError(f"member {self.field!r} is not UTF-8 text for {where}; {FUNCTION_FIX}") from error
         return as_labels([parse_label(text, where=where)], where=where)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonLabels:
-    """What a JMESPath finds in the `json` member: a label, a list of them, or null for a missing label."""
+    """Labels at a JMESPath in the `json` member: a label, a list of them, or null for a missing label."""
 
     path: str
     missing: Missing = "error"
@@ -122,19 +122,19 @@ class JsonLabels:
             return no_label(self.missing, "no member 'json'", where)
         parsed = parse_json(raw, where=f"member 'json' of {where}")
         try:
-            found = search(self.path)(parsed)
-        except JMESPathError as error:  # a function of the path got another type than it takes
+            value = search(self.path)(parsed)
+        except JMESPathError as error:  # a function in the path got an argument of a wrong type
             raise LabelError(f"`json:{self.path}` failed with {str(error)!r} for {where}; change the path") from error
-        if found is None:
+        if value is None:
             return no_label(self.missing, f"null at `json:{self.path}`", where)
-        return as_labels(found if isinstance(found, list) else [found], where=where)
+        return as_labels(value if isinstance(value, list) else [value], where=where)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NpyLabels:
-    """Labels from an array: signed integers are ids; bool, uint8 and float vectors say 1 for each label present.
+    """Labels from an array: signed integers are ids; bool, uint8 and float vectors have a 1 for each label present.
 
-    In these, values below 1 (0, -1) mean absent. A vector that could be either is an error, never a guess.
+    In these, values below 1 (0, -1) mean absent. A vector that could be either is an error.
     """
 
     field: str = "npy"
@@ -153,12 +153,12 @@ class NpyLabels:
         try:
             array = np.lib.format.read_array(io.BytesIO(raw), allow_pickle=False)
         except ValueError as error:
-            raise LabelError(f"member {self.field!r} is not an array ({error}) for {where}; {FUNCTION_MEND}") from error
+            raise LabelError(f"member {self.field!r} is not an array ({error}) for {where}; {FUNCTION_FIX}") from error
         if array.ndim == 0 and array.dtype.kind in "iu":
             return as_labels([array.item()], where=where)
         if array.ndim != 1 or array.dtype.kind not in "biuf":
-            seen = f"{array.dtype} of shape {array.shape}"
-            raise LabelError(f"labels must be one id or a vector; got {seen} for {where}; {FUNCTION_MEND}")
+            actual = f"{array.dtype} of shape {array.shape}"
+            raise LabelError(f"labels must be one id or a vector; got {actual} for {where}; {FUNCTION_FIX}")
         if array.dtype.kind in "bf" or array.dtype == np.uint8:
             return _present(array, where)
         return _ids(array, where)
@@ -166,7 +166,7 @@ class NpyLabels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionLabels:
-    """The labels that a function of the user makes of all members of a sample; None is a missing label."""
+    """Labels that a user's function returns for all members of a sample; None is a missing label."""
 
     function: str
     missing: Missing = "error"
@@ -178,25 +178,25 @@ class FunctionLabels:
     def __call__(self, sample: Sample, *, where: str) -> Labels:
         """Return the labels; `where` names shard and key in errors."""
         try:
-            found = _imported(self.function)(sample)
-            values = [found] if isinstance(found, str | bytes) or not isinstance(found, Iterable) else list(found)
+            result = _imported(self.function)(sample)
+            values = [result] if isinstance(result, str | bytes) or not isinstance(result, Iterable) else list(result)
         except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
-            raise LabelError(f"`{self.function}` raised {error!r} for {where}; mend the function") from error
-        if found is None:
+            raise LabelError(f"`{self.function}` raised {error!r} for {where}; fix the function") from error
+        if result is None:
             return no_label(self.missing, f"None from `{self.function}`", where)
         return as_labels(values, where=where)
 
 
 def no_label(missing: Missing, what: str, where: str) -> Labels:
-    """Return the labels of a sample that misses its label: none, or an error that says what was there instead."""
+    """Return no labels, or raise a LabelError that says what was there instead."""
     if missing == "empty":
         return []
-    mend = 'give it one, or pass `missing="empty"` (`--missing empty`) if such samples have no labels'
-    raise LabelError(f"the label is missing ({what}) for {where}; {mend}")
+    fix = 'add it, or pass `missing="empty"` (`--missing empty`) if such samples have no labels'
+    raise LabelError(f"the label is missing ({what}) for {where}; {fix}")
 
 
 def parse_label(text: str, *, where: str) -> int | str:
-    """Return the id or the name that a word stands for; what looks like another kind of number is refused.
+    """Return a word as an id or a name; one that looks like another kind of number is an error.
 
     >>> parse_label("-1", where="x.tar"), parse_label("cat", where="x.tar")
     (-1, 'cat')
@@ -204,37 +204,38 @@ def parse_label(text: str, *, where: str) -> int | str:
     if _INTEGER.fullmatch(text):
         return int(text)
     if not text or re.search(r"[\s,;]", text) or _is_number(text):
-        raise LabelError(f"a label must be one integer or one name; got {text!r} for {where}; {FUNCTION_MEND}")
+        raise LabelError(f"a label must be one integer or one name; got {text!r} for {where}; {FUNCTION_FIX}")
     return text
 
 
 def as_labels(values: Iterable[object], *, where: str) -> Labels:
-    """Return values as labels if all are ids or all are names, else raise a LabelError that names the culprit.
+    """Return values as labels if all are ids or all are names; otherwise raise a LabelError that names the value.
 
     >>> as_labels([3, 7, 7], where="x.tar")
     [3, 7, 7]
     """
     ids: list[int] = []
     names: list[str] = []
-    for one in values:
-        if isinstance(one, str) and one.strip():
-            names.append(one)
-        elif isinstance(one, _INTEGERS) and not isinstance(one, bool):
-            if not -(1 << 63) <= one < 1 << 63:
-                raise LabelError(f"a label id must fit into 64 bits; got {one} for {where}; {FUNCTION_MEND}")
-            ids.append(int(one))
+    for value in values:
+        if isinstance(value, str) and value.strip():
+            names.append(value)
+        elif isinstance(value, _INTEGERS) and not isinstance(value, bool):
+            if not -(1 << 63) <= value < 1 << 63:
+                raise LabelError(f"a label id must fit into 64 bits; got {value} for {where}; {FUNCTION_FIX}")
+            ids.append(int(value))
         else:
-            seen = f"{one!r:.80} ({type(one).__name__}) for {where}; "
-            mend = "name the path to it by `json:PATH`" if isinstance(one, dict) else FUNCTION_MEND
-            raise LabelError("a label must be an integer or a name; got " + seen + mend)
+            actual = f"{value!r:.80} ({type(value).__name__}) for {where}"
+            fix = "give the path to it as `json:PATH`" if isinstance(value, dict) else FUNCTION_FIX
+            raise LabelError(f"a label must be an integer or a name; got {actual}; {fix}")
     if ids and names:
-        seen = f"{ids[0]!r} and {names[0]!r} for {where}"
-        raise LabelError(f"labels must be all ids or all names; got {seen}; use one kind")
+        raise LabelError(
+            f"labels must be all ids or all names; got {ids[0]!r} and {names[0]!r} for {where}; use one kind"
+        )
     return ids or names
 
 
 def parse_json(raw: bytes, *, where: str) -> Any:
-    """Return what JSON bytes hold; broken JSON is a LabelError."""
+    """Return the value of JSON bytes; broken JSON is a LabelError."""
     try:
         return _json_loads()(raw)
     except (ValueError, RecursionError) as error:
@@ -242,22 +243,22 @@ def parse_json(raw: bytes, *, where: str) -> Any:
 
 
 def _present(array: np.ndarray[Any, Any], where: str) -> list[int]:
-    # 0.9 of a smoothed label or the id 7 stored as uint8 would vanish if everything but 1 meant absent.
+    # If everything but 1 meant absent, 0.9 of a smoothed label or the id 7 stored as uint8 would be lost.
     odd = array[(array > 1) | (array != np.floor(array))] if array.dtype.kind != "b" else array[:0]
     if len(odd):
-        mend = f"save ids as int64; {FUNCTION_MEND}"
-        raise LabelError(f"a multi-hot {array.dtype} vector must hold 0 and 1 only; got {odd[0]} for {where}; {mend}")
-    return [int(one) for one in np.flatnonzero(array == 1)]
+        fix = f"save ids as int64; {FUNCTION_FIX}"
+        raise LabelError(f"a multi-hot {array.dtype} vector must hold 0 and 1 only; got {odd[0]} for {where}; {fix}")
+    return [int(index) for index in np.flatnonzero(array == 1)]
 
 
 def _ids(array: np.ndarray[Any, Any], where: str) -> Labels:
     if len(array) and array.min() < 0:
-        raise LabelError(f"ids in a vector must not be negative; got {array.min()} for {where}; {FUNCTION_MEND}")
-    # One-hot vectors made by `np.eye(5, dtype=int)` look like this; read as ids they would all say {0, 1}.
+        raise LabelError(f"ids in a vector must not be negative; got {array.min()} for {where}; {FUNCTION_FIX}")
+    # One-hot vectors from `np.eye(5, dtype=int)` look like this; as ids, all of them would be {0, 1}.
     if len(array) > 1 and array.max() <= 1:
-        mend = f"save multi-hot vectors as bool; {FUNCTION_MEND}"
-        raise LabelError(f"{array.dtype} vector of 0 and 1 only may be ids or multi-hot for {where}; {mend}")
-    return [int(one) for one in array]
+        fix = f"save multi-hot vectors as bool; {FUNCTION_FIX}"
+        raise LabelError(f"{array.dtype} vector of 0 and 1 only may be ids or multi-hot for {where}; {fix}")
+    return array.tolist()
 
 
 def _is_number(text: str) -> bool:
@@ -275,10 +276,10 @@ def _json_loads() -> Callable[[bytes], Any]:
     return loads
 
 
-# Looked up by text, not held by the extractors: neither a parsed path nor a function need then be picklable.
+# Looked up by text instead of held by the extractors, so that parsed paths and functions need not be picklable.
 @cache
 def search(path: str) -> Callable[[Any], Any]:
-    """Return what looks a JMESPath up; a ValueError if it does not parse."""
+    """Return the lookup of a JMESPath; a ValueError if it does not parse."""
     try:
         return jmespath.compile(path).search
     except JMESPathError as error:
@@ -289,10 +290,10 @@ def search(path: str) -> Callable[[Any], Any]:
 def _imported(name: str) -> Callable[[Sample], Any]:
     module, _, attribute = name.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
         for part in attribute.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"`labels` must be {_WANTED} that can be imported; got {name!r} ({error})") from error
-    function: Callable[[Sample], Any] = found
+        raise ValueError(f"`labels` must be {_SPECS} that can be imported; got {name!r} ({error})") from error
+    function: Callable[[Sample], Any] = target
     return function

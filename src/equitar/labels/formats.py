@@ -1,4 +1,4 @@
-"""How does a file say which labels a key has? One reader for each format that `equitar.outside` lists."""
+"""Formats of label files: one reader for each format that `equitar.labels.tables` lists."""
 
 from __future__ import annotations
 
@@ -16,44 +16,38 @@ from jmespath.exceptions import JMESPathError
 from equitar.errors import LabelError
 from equitar.labels.extractors import Labels, as_labels, parse_json, parse_label, search
 
-KEYS = ("key", "__key__", "file_name")  # what the key is called, the first of them that a row has
+KEYS = ("key", "__key__", "file_name")  # names of the key; the first one in a row counts
 LABELS = "labels"
 _ENDING = re.compile(r"\.(tsv|csv|jsonl|json|parquet)(?:\.gz)?", re.IGNORECASE)
 _COLUMN = re.compile(rf"(?P<urls>.*?{_ENDING.pattern}):(?P<column>.+)", re.IGNORECASE | re.DOTALL)
-_BATCH = 1 << 16  # rows that are Python objects at once
+_BATCH = 1 << 16  # rows converted to Python objects at once
 
 
 class LabelFile(NamedTuple):
-    """What ``FILE:COLUMN`` says.
+    """A parsed ``FILE:COLUMN``."""
 
-    Attributes:
-        urls: The file, or a pattern for many.
-        ending: Which format it has.
-        column: JMESPath of the labels in a row, None for the usual place.
-    """
-
-    urls: str
-    ending: str
-    column: str | None
+    urls: str  # the file, or a pattern for many
+    ending: str  # its format
+    column: str | None  # JMESPath of the labels in a row, None for `labels`
 
 
 def label_file(path: str) -> LabelFile:
-    """Return what ``FILE`` or ``FILE:COLUMN`` says.
+    """Parse ``FILE`` or ``FILE:COLUMN``.
 
     >>> label_file("s3://bucket/{000..331}.parquet:objects.category")
     LabelFile(urls='s3://bucket/{000..331}.parquet', ending='parquet', column='objects.category')
 
     Raises:
-        LabelError: If it ends in no known way, or a column is given where there are none.
+        LabelError: If the ending is unknown, or a column is given for a format without columns.
     """
     ending = re.search(rf"{_ENDING.pattern}\Z", path, re.IGNORECASE)
     if ending:
         return LabelFile(path, ending[1].lower(), None)
     named = _COLUMN.fullmatch(path)
     if named is None:
-        seen = f"ends in {path.removesuffix('.gz').rsplit('.', 1)[-1].lower()!r}"
-        wanted = "in .tsv, .csv, .jsonl, .json or .parquet"
-        raise LabelError(f"{path} {seen} but labels must be {wanted}; convert it to one of these")
+        unknown = path.removesuffix(".gz").rsplit(".", 1)[-1].lower()
+        known = ".tsv, .csv, .jsonl, .json or .parquet"
+        raise LabelError(f"{path} ends in {unknown!r} but labels must be in {known}; convert it to one of these")
     urls, kind, column = named["urls"], named[2].lower(), named["column"]
     if kind not in ("jsonl", "parquet"):
         raise LabelError(f"a column must be of a .jsonl or .parquet file; got {column!r} for {urls}; leave it out")
@@ -71,20 +65,20 @@ def text_rows(text: str, path: str) -> Iterator[tuple[str, Labels]]:
             continue
         where = f"line {number} of {path}"
         if len(cell) != 2 or not cell[0]:
-            raise LabelError(f"{where} must be a key and labels separated by blanks; got {cell!r}; mend the file")
+            raise LabelError(f"{where} must be a key and labels separated by spaces; got {cell!r}; fix the file")
         where = f"key {cell[0]!r} in {where}"
         yield cell[0], as_labels([parse_label(word, where=where) for word in cell[1].split()], where=where)
 
 
 def _cells(text: str, path: str) -> Iterator[list[str]]:
     if not path.removesuffix(".gz").lower().endswith(".csv"):
-        # Lines end in newlines only: `splitlines` would also cut a key at, say, U+2028.
+        # `splitlines` would also split at other characters, such as U+2028 in a key.
         yield from (line.removesuffix("\r").split("\t") for line in text.removesuffix("\n").split("\n"))
         return
     try:
         yield from csv.reader(io.StringIO(text, newline=""), strict=True)
     except csv.Error as error:
-        raise LabelError(f"{path} is no CSV ({error}); mend the file") from error
+        raise LabelError(f"{path} is not a CSV file ({error}); fix it") from error
 
 
 def json_lines(text: str, path: str, *, column: str | None) -> Iterator[tuple[str, Labels]]:
@@ -97,7 +91,7 @@ def json_lines(text: str, path: str, *, column: str | None) -> Iterator[tuple[st
 
 
 def parquet_rows(raw: bytes, path: str, *, column: str | None) -> Iterator[tuple[str, Labels]]:
-    """Yield keys and labels of a Parquet file; of its columns only these are read."""
+    """Yield keys and labels of a Parquet file; only their columns are read."""
     try:
         from pyarrow import ArrowException, BufferReader, parquet  # noqa: PLC0415  (an extra, and slow to import)
     except ImportError as error:
@@ -106,16 +100,16 @@ def parquet_rows(raw: bytes, path: str, *, column: str | None) -> Iterator[tuple
         file = parquet.ParquetFile(BufferReader(raw))
         names = file.schema_arrow.names
         top = column if column is None or column in names else re.split(r"[.\[|]", column)[0].strip('"')
-        wanted = [next((one for one in KEYS if one in names), ""), LABELS if top is None else top]
-        if not set(wanted) <= set(names):
-            asked = "`labels`, or FILE:COLUMN" if column is None else f"`{column}`"
-            raise LabelError(f"{path} must have a column `key` and {asked}; got {', '.join(names)}; name one of these")
+        columns = [next((name for name in KEYS if name in names), ""), LABELS if top is None else top]
+        if not set(columns) <= set(names):
+            wanted = "`labels`, or FILE:COLUMN" if column is None else f"`{column}`"
+            raise LabelError(f"{path} must have a column `key` and {wanted}; got {', '.join(names)}; name one of these")
         number = 0
         is_name = column is None or column in names
-        quoted = f'"{column}"' if column in names else column  # a name may hold what means something in a path
-        for batch in file.iter_batches(batch_size=_BATCH, columns=wanted):
-            keys, labels = (batch.column(name) for name in wanted)
-            if is_name and wanted[0] != "file_name" and _are_ids(keys, labels):
+        quoted = f'"{column}"' if column in names else column  # a name may contain special characters of JMESPath
+        for batch in file.iter_batches(batch_size=_BATCH, columns=columns):
+            keys, labels = (batch.column(name) for name in columns)
+            if is_name and columns[0] != "file_name" and _are_ids(keys, labels):
                 yield from zip(keys.to_pylist(), labels.to_pylist(), strict=True)
                 number += batch.num_rows
                 continue
@@ -123,11 +117,11 @@ def parquet_rows(raw: bytes, path: str, *, column: str | None) -> Iterator[tuple
                 number += 1
                 yield from _row(row, f"row {number} of {path}", shown=str(row)[:80], column=quoted)
     except (ArrowException, OSError) as error:
-        raise LabelError(f"{path} is damaged or no Parquet ({error}); get it again") from error
+        raise LabelError(f"{path} is damaged or not a Parquet file ({error}); copy or download it again") from error
 
 
 def _are_ids(keys: Any, labels: Any) -> bool:
-    """Whether there is a key and a list of ids in each row, so that no row need be looked at by itself."""
+    """Whether each row has a key and a list of ids, so that rows need not be checked one by one."""
     from pyarrow import types  # noqa: PLC0415  (as above)
 
     are_texts = types.is_string(keys.type) or types.is_large_string(keys.type)
@@ -138,38 +132,31 @@ def _are_ids(keys: Any, labels: Any) -> bool:
 
 
 def _row(row: Mapping[str, Any], where: str, *, shown: str, column: str | None) -> Iterable[tuple[str, Labels]]:
-    """Return key and labels of one row; nothing where the labels are null, which is as if the row was not there."""
-    name = next((one for one in KEYS if one in row), "")
+    """Return key and labels of one row; nothing where the labels are null, as if the row did not exist."""
+    name = next((name for name in KEYS if name in row), "")
     key = row.get(name)
     try:
-        found = row.get(LABELS) if column is None else search(column)(row)
-    except JMESPathError as error:  # a function of the path got another type than it takes
+        value = row.get(LABELS) if column is None else search(column)(row)
+    except JMESPathError as error:  # a function in the path got an argument of a wrong type
         raise LabelError(f"the column {column!r} failed with {str(error)!r} in {where}; change it") from error
-    if not isinstance(key, str) or (found is None and column is None and LABELS not in row):
-        raise LabelError(f'{where} must be {{"key": "...", "labels": [...]}}; got {shown!r}; mend the file')
-    if found is None:
+    if not isinstance(key, str) or (value is None and column is None and LABELS not in row):
+        raise LabelError(f'{where} must be {{"key": "...", "labels": [...]}}; got {shown!r}; fix the file')
+    if value is None:
         return []
-    labels = as_labels(found if isinstance(found, list) else [found], where=f"key {key!r} in {where}")
+    labels = as_labels(value if isinstance(value, list) else [value], where=f"key {key!r} in {where}")
     return [(key_of_file(key) if name == "file_name" else key, labels)]
 
 
 class Annotations(NamedTuple):
-    """Labels by image.
+    """Labels by image."""
 
-    Attributes:
-        keys: Key of each image.
-        image_ids: Id of each image; empty if images have none.
-        labels: Labels of each image.
-        categories: Ids of all classes, and their names; None if the file does not say.
-    """
-
-    keys: list[str]
-    image_ids: list[str]
-    labels: list[Labels]
-    categories: tuple[tuple[int, ...], tuple[str, ...]] | None
+    keys: list[str]  # of each image
+    image_ids: list[str]  # of each image; empty if images have none
+    labels: list[Labels]  # of each image
+    categories: tuple[tuple[int, ...], tuple[str, ...]] | None  # ids and names of all classes, if given
 
 
-# What is read of the file. Boxes and polygons are nearly all of it, and objects of Python are many times as large as their text.
+# The parts of the file that are read. Most of it is boxes and polygons, many times as large as Python objects as they are as text.
 class _Image(TypedDict, total=False):
     id: Any
     file_name: Any
@@ -194,10 +181,10 @@ class _File(TypedDict, total=False):
 
 
 def _parsed(raw: bytes, path: str) -> Any:
-    """Return what annotations hold, only that which is read if msgspec is installed."""
+    """Return parsed annotations; with msgspec, only the parts that are needed."""
     if importlib.util.find_spec("msgspec"):
         msgspec: Any = importlib.import_module("msgspec")
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # what is wrong is told below as without it
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # reported below, as without msgspec
             return msgspec.json.decode(raw, type=_File)
     return parse_json(raw, where=path)
 
@@ -212,19 +199,19 @@ def image_rows(raw: bytes, path: str, *, crowd: bool) -> Annotations:
     """
     parsed = _parsed(raw, path)
     try:
-        categories = [(one["id"], str(one["name"])) for one in parsed["categories"]]
+        categories = [(category["id"], str(category["name"])) for category in parsed["categories"]]
         image_ids = [image["id"] for image in parsed["images"]]
         row_of = {image_id: row for row, image_id in enumerate(image_ids)}
         keys = [_key_of(image) for image in parsed["images"]]
-        found: list[list[int]] = [[] for _ in keys]
-        for one in parsed["annotations"]:
-            if crowd or not one.get("iscrowd"):
-                found[row_of[one["image_id"]]].append(one["category_id"])
+        ids_of_row: list[list[int]] = [[] for _ in keys]
+        for annotation in parsed["annotations"]:
+            if crowd or not annotation.get("iscrowd"):
+                ids_of_row[row_of[annotation["image_id"]]].append(annotation["category_id"])
     except (AttributeError, KeyError, TypeError) as error:
         wanted = "`images`, `annotations` and `categories` that name each other, as COCO's"
-        raise LabelError(f"{path} must hold {wanted}; got {error!r}; mend the file") from error
-    labels = [as_labels(ids, where=f"image {key!r} of {path}") for key, ids in zip(keys, found, strict=True)]
-    vocabulary = tuple(one for one, _ in categories), tuple(name for _, name in categories)
+        raise LabelError(f"{path} must hold {wanted}; got {error!r}; fix the file") from error
+    labels = [as_labels(ids, where=f"image {key!r} of {path}") for key, ids in zip(keys, ids_of_row, strict=True)]
+    vocabulary = tuple(class_id for class_id, _ in categories), tuple(name for _, name in categories)
     return Annotations(keys, [str(image_id) for image_id in image_ids], labels, vocabulary)
 
 
@@ -233,7 +220,7 @@ def _key_of(image: Mapping[str, Any]) -> str:
 
 
 def key_of_file(name: str) -> str:
-    """Return the key that a file has in a tar that keeps its name: up to the first dot after the last slash.
+    """Return the key of a file in a tar with the same names: up to the first dot after the last slash.
 
     >>> key_of_file("train/v1.0/a.seg.png")
     'train/v1.0/a'

@@ -81,7 +81,7 @@ class Emitter:
                 batch = block.columns(at, last)
                 yield self._batch(one) if batch is None else self._from_block(one, batch)
                 at = last
-            size = min(2 * size, max(1, _SAMPLES_PER_BLOCK // self.plan.shape.batch_size))
+            size = min(2 * size, max(1, _SAMPLES_PER_BLOCK // self.plan.spec.batch_size))
 
     def _from_block(self, planned: _Planned, batch: dict[str, Any]) -> tuple[Record, Any]:
         source, _, _, copies = planned.places
@@ -92,7 +92,7 @@ class Emitter:
 
     def _planned(self, step: int) -> _Planned:
         first, last = self.plan.share(step, self.topology.rank, self.topology.world_size)
-        return _Planned(step, first, self.plan.places(step, first, last))
+        return _Planned(step, first, self.plan.samples(step, first, last))
 
     def _wanted(self, planned: _Planned) -> Iterator[Wanted]:
         """Yield the ranges of remote shards that a step needs."""

@@ -17,7 +17,7 @@ from equitar.loading.shared_slots import keep_freed_memory
 from equitar.planning.passes import PassStart
 from equitar.planning.plan import Plan, PlanSpec, batch_size_then
 from equitar.planning.recipes import Recipe
-from equitar.planning.repeat_factors import asked_factor
+from equitar.planning.repeat_factors import RepeatFactor
 from equitar.planning.supply import Supply
 from equitar.ranks import Topology, detect_ranks
 from equitar.reading.damage import Handler, TolerantReader
@@ -63,12 +63,14 @@ class Request:
 
     def __post_init__(self) -> None:
         for name in ("seed", "shuffle", "max_substitutes", "read_ahead"):
-            check_integer(name, getattr(self, name), 0)
-        check_integer("batch_size", self.batch_size, 1)
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), 0))
+        object.__setattr__(self, "batch_size", check_integer("batch_size", self.batch_size, 1))
         if self.plan_workers is not None:
-            check_integer("plan_workers", self.plan_workers, 1)
-        check_place(self.rank, self.world_size)
-        asked_factor(self.repeat)
+            object.__setattr__(self, "plan_workers", check_integer("plan_workers", self.plan_workers, 1))
+        rank, world_size = check_place(self.rank, self.world_size)
+        object.__setattr__(self, "rank", rank)
+        object.__setattr__(self, "world_size", world_size)
+        object.__setattr__(self, "repeat", RepeatFactor.of(self.repeat))
         if isinstance(self.fields, str):
             raise PlanError(f"`fields` must be a collection of names; got the single {self.fields!r}")
 
@@ -109,7 +111,7 @@ class Request:
 
     def plan(self, prepared: ResolvedRequest, position: Position, num_workers: int, walk: PassStart) -> Plan:
         """Return the plan of the epoch that begins at a position, on a walk along the passes."""
-        check_integer("num_workers", num_workers, 0)
+        num_workers = check_integer("num_workers", num_workers, 0)
         world_size = position.world_size or prepared.world_size
         shape = PlanSpec(
             batch_size=batch_size_then(world_size, batch_size=self.batch_size, world_size=prepared.world_size),
@@ -118,7 +120,7 @@ class Request:
             seed=self.seed,
             epoch=position.epoch,
             shuffle=self.shuffle,
-            walk=walk,
+            pass_start=walk,
         )
         return self.recipe.plan(prepared.supplies, shape)
 

@@ -130,7 +130,7 @@ class _Slices:
             zip((one.name for one in prepared.catalog.sources), order.readers(prepared, open_shards()), strict=True)
         )
         for step in steps_of(plan, topology, position.step + topology.worker):
-            places = plan.places(step, *plan.share(step, topology.rank, topology.world_size))
+            places = plan.samples(step, *plan.share(step, topology.rank, topology.world_size))
             for source, shard, row, copy in zip(*(column.tolist() for column in places), strict=True):
                 name = plan.names[source]
                 yield Slice(readers[name], name, shard, row, copy, step)

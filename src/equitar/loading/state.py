@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, TypedDict
 
 from equitar.errors import PlanError
@@ -17,9 +16,7 @@ from equitar.loading.position import Position
 from equitar.loading.request import Request
 from equitar.planning.passes import PassPosition, PassStart
 from equitar.planning.plan import Plan
-from equitar.planning.recipes import Debiased, Mixed
 from equitar.planning.supply import Supply
-from equitar.planning.weights import canonical, canonical_changes
 
 STATE_VERSION = 1
 
@@ -54,15 +51,11 @@ class State(TypedDict):
 
 def state_of(order: Request, plan: Plan, position: Position) -> State:
     """Return the state of a run at a position of its plan."""
-    repeat, recipe = order.repeat, order.recipe
-    if isinstance(recipe, Mixed):
-        recipe = replace(recipe, weights=canonical(recipe.weights))
-    elif isinstance(recipe, Debiased):
-        recipe = replace(recipe, weights=canonical_changes(recipe.weights))
+    repeat = order.repeat
     made_of = {
         "seed": str(order.seed),
         "shuffle": str(order.shuffle),
-        "recipe": repr(recipe),
+        "recipe": repr(order.recipe),
         "repeat": getattr(repeat, "__qualname__", repr(repeat)),
         **{f"source {supply.name!r}": _shards_of(supply) for supply in order.prepared().supplies},
     }
@@ -70,13 +63,13 @@ def state_of(order: Request, plan: Plan, position: Position) -> State:
         version=STATE_VERSION,
         epoch=position.epoch,
         step=position.step,
-        lanes=plan.shape.lanes,
-        world_size=plan.shape.world_size,
+        lanes=plan.spec.lanes,
+        world_size=plan.spec.world_size,
         global_batch=plan.global_batch,
         made_of=made_of,
         summaries=order.prepared().catalog.file_digests,
-        walk=(plan.shape.walk.epoch, _plain(plan.shape.walk.places)),
-        places=_plain(plan.places_at(min(position.step, plan.num_steps))),
+        walk=(plan.spec.pass_start.epoch, _plain(plan.spec.pass_start.positions)),
+        places=_plain(plan.pass_positions(min(position.step, plan.num_steps))),
     )
 
 
@@ -94,7 +87,7 @@ def position_in(state: State) -> Position:
 def walk_in(state: State) -> PassStart:
     """Return how the epochs of a state go along the passes."""
     epoch, places = state["walk"]
-    return PassStart(epoch=epoch, places=tuple(PassPosition(*place) for place in places))
+    return PassStart(epoch=epoch, positions=tuple(PassPosition(*place) for place in places))
 
 
 def walk_on(state: State) -> tuple[PassStart, int]:
@@ -103,7 +96,7 @@ def walk_on(state: State) -> tuple[PassStart, int]:
     Where the state lies within an epoch, the rest of that is left out.
     """
     epoch = state["epoch"] + (state["step"] > 0)
-    return PassStart(epoch=epoch, places=tuple(PassPosition(*place) for place in state["places"])), epoch
+    return PassStart(epoch=epoch, positions=tuple(PassPosition(*place) for place in state["places"])), epoch
 
 
 def differences(state: State, now: State) -> list[str]:
@@ -128,7 +121,7 @@ def check_state(state: State, now: State) -> None:
 
 
 def _plain(places: Iterable[PassPosition]) -> list[tuple[str, int, int, int]]:
-    return [(place.source, place.pass_number, place.at, place.copies) for place in places]
+    return [(place.source, place.pass_number, place.taken, place.copies) for place in places]
 
 
 def _shards_of(supply: Supply) -> str:

@@ -1,8 +1,8 @@
-"""The plan of validation: every sample once over all ranks, in order.
+"""The plan for validation: every sample once over all ranks, in order.
 
 Sources come by name, shards by path, rows as they lie. Step t holds the next global batch; each rank has consecutive slots of
 it. The last step holds what is left, shared out evenly; a rank that would have nothing, or a batch that is to be full, gets
-padding: samples from the beginning once more, marked as such.
+padding: samples from the beginning again, marked as such.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class ExactPlan:
 
     is_whole = False
 
-    def __init__(self, supplies: Sequence[Supply], shape: PlanSpec, *, pad: bool) -> None:
+    def __init__(self, supplies: Sequence[Supply], spec: PlanSpec, *, pad: bool) -> None:
         """Lay the samples, or their copies, in order.
 
         Args:
             supplies: The sources.
-            shape: The numbers that every plan needs; there is nothing to shuffle.
+            spec: The numbers that every plan needs; nothing is shuffled.
             pad: Whether the batches of the last step are filled up.
 
         Raises:
             PlanError: If there are no samples.
         """
-        supplies = checked_supplies(supplies, steps=None)
+        supplies = checked_supplies(supplies)
         self._lines = [
-            Line(supply, key=fold(shape.seed, supply.key, 0), at_least=0, ordered=True) for supply in supplies
+            Line(supply, key=fold(spec.seed, supply.key, 0), at_least=0, ordered=True) for supply in supplies
         ]
         self._ends = np.cumsum([line.length for line in self._lines])  # (sources,), copies up to the end of each
         self._total = int(self._ends[-1])
@@ -47,18 +47,18 @@ class ExactPlan:
             raise PlanError(
                 f"the sources {', '.join(supply.name for supply in supplies)} have no samples; check `keep`"
             )
-        self._pad, self.shape = pad, shape
-        self.global_batch = shape.global_batch
-        self.num_steps = -(-self._total // shape.global_batch)
+        self._pad, self.spec = pad, spec
+        self.global_batch = spec.global_batch
+        self.num_steps = -(-self._total // spec.global_batch)
         self.names = tuple(supply.name for supply in supplies)
         lengths = [line.length for line in self._lines]
         self.account = account_of(supplies, lengths, lengths)
-        self.digest = digest_of(supplies, shape, f"exact {pad}")
+        self.digest = digest_of(supplies, spec, f"exact {pad}")
 
     def sources(self, rank: int) -> None:
         """Return None: batches may be mixed."""
 
-    def places_at(self, step: int) -> tuple[PassPosition, ...]:
+    def pass_positions(self, step: int) -> tuple[PassPosition, ...]:
         """Return nothing: every epoch is all of it."""
         return ()
 
@@ -70,17 +70,18 @@ class ExactPlan:
         first, last = left * rank // world_size, left * (rank + 1) // world_size
         return (first, last) if first < last else (left + rank, left + rank + 1)
 
-    def places(self, step: int, first: int, last: int) -> PlannedSamples:
+    def samples(self, step: int, first: int, last: int) -> PlannedSamples:
         """Return what lies in slots [first, last) of a step; padding has -1 as its copy."""
         positions = step * self.global_batch + np.arange(first, last)
         wrapped = positions % self._total
         source: Int64 = np.searchsorted(self._ends, wrapped, side="right")
         starts = np.concatenate([[0], self._ends])
         columns = [np.empty(len(wrapped), np.int64) for _ in range(3)]
-        for one in np.unique(source).tolist():
-            here = source == one
-            for column, found in zip(columns, self._lines[one].at(wrapped[here] - starts[one]), strict=True):
-                column[here] = found
+        for index in np.unique(source).tolist():
+            here = source == index
+            copies = self._lines[index].at(wrapped[here] - starts[index])
+            for column, values in zip(columns, copies, strict=True):
+                column[here] = values
         columns[2][positions >= self._total] = -1
         return PlannedSamples(source, *columns)
 

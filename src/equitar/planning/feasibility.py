@@ -1,6 +1,6 @@
-"""Can the promises be kept? If not, an error before the first step that says what to change.
+"""Feasibility: whether the promises can be kept, or an error before the first step that says what to change.
 
-A plan is legal exactly if no sample has more copies in an epoch than its source has steps: then, and only then, all copies
+A plan is feasible exactly if no sample has more copies in an epoch than its source has steps: then, and only then, all copies
 can go to different global batches. That depends neither on the number of workers nor on the epoch.
 """
 
@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from equitar.checks import check_integer
 from equitar.errors import PlanError
 from equitar.planning.line import most_of
 from equitar.planning.plan import PlanSpec
@@ -20,18 +19,16 @@ from equitar.planning.supply import Supply
 from equitar.planning.weights import Changes, Passes, Weights
 
 
-def checked_supplies(supplies: Sequence[Supply], steps: int | None) -> list[Supply]:
+def checked_supplies(supplies: Sequence[Supply]) -> list[Supply]:
     """Return the supplies sorted by name.
 
     Raises:
-        PlanError: If there are none, names are not unique, or `steps` is not a positive number.
+        PlanError: If there are none, or names are not unique.
     """
-    if steps is not None:
-        check_integer("steps", steps, 1)
     ordered = sorted(supplies, key=lambda supply: supply.name)
-    for one, other in pairwise(ordered):
-        if one.name == other.name:
-            raise PlanError(f"names of sources must be unique; two are called {one.name!r}")
+    for supply, following in pairwise(ordered):
+        if supply.name == following.name:
+            raise PlanError(f"names of sources must be unique; two are called {supply.name!r}")
     if not ordered:
         raise PlanError("a plan needs at least one source; got none")
     return ordered
@@ -39,19 +36,19 @@ def checked_supplies(supplies: Sequence[Supply], steps: int | None) -> list[Supp
 
 def check_not_empty(supplies: Sequence[Supply], weights: Weights | Changes | None) -> None:
     """Raise PlanError if a source without samples has a weight, be it by its size."""
-    asked = [one for _, one in weights] if isinstance(weights, Sequence) else [weights]
-    by_name = [one.passes if isinstance(one, Passes) else one for one in asked]
+    phases = [changed for _, changed in weights] if isinstance(weights, Sequence) else [weights]
+    by_name = [phase.passes if isinstance(phase, Passes) else phase for phase in phases]
     for supply in supplies:
-        left_out = all(isinstance(one, Mapping) and one.get(supply.name) == 0 for one in by_name)
+        left_out = all(isinstance(numbers, Mapping) and numbers.get(supply.name) == 0 for numbers in by_name)
         if not supply.total and not left_out:
-            there = int(supply.num_rows.sum())
-            seen = f"keeps none of its {there} samples (see `keep` and `repeat`)" if there else "has no samples"
+            num_rows = int(supply.num_rows.sum())
+            seen = f"keeps none of its {num_rows} samples (see `keep` and `repeat`)" if num_rows else "has no samples"
             raise PlanError(f"source {supply.name!r} {seen}; leave it out or give it weight 0")
 
 
 def check_debiased(
-    shape: PlanSpec,
-    at: Callable[[int], tuple[Sequence[Supply], Sequence[WeightPhase]]],
+    spec: PlanSpec,
+    phases_at: Callable[[int], tuple[Sequence[Supply], Sequence[WeightPhase]]],
     *,
     by_size: bool,
     accumulation_steps: int,
@@ -59,35 +56,35 @@ def check_debiased(
     """Raise PlanError if a debiased plan would break a promise.
 
     Args:
-        shape: The numbers of the plan.
-        at: Gives the sources and the stretches of the schedule at a size of the global batch.
+        spec: The numbers of the plan.
+        phases_at: Gives the sources and the phases of the schedule at a size of the global batch.
         by_size: Whether every source must have a global batch: it gives just what it has, or is drawn by size.
-        accumulation_steps: Steps in which a batch of the plan is handed out: `batch_size` is that of a step, and so is the one advised.
+        accumulation_steps: Steps in which a batch of the plan is handed out; the `batch_size` in errors is that of a step.
     """
 
-    def complaint(batch_size: int) -> str | None:
-        world = replace(shape, batch_size=batch_size * accumulation_steps)
-        of = _of(world, accumulation_steps)
-        supplies, parts = at(world.global_batch)
+    def problem_at(batch_size: int) -> str | None:
+        world = replace(spec, batch_size=batch_size * accumulation_steps)
+        ranks = _ranks_in_words(world, accumulation_steps)
+        supplies, phases = phases_at(world.global_batch)
         if not supplies:
-            return f"no source has the {world.global_batch} samples of one global batch{of}"
-        quotas = [sum(column) for column in zip(*(part.quotas for part in parts), strict=True)]
-        wanted = [max(column) > 0 for column in zip(*(part.wanted for part in parts), strict=True)]
+            return f"no source has the {world.global_batch} samples of one global batch{ranks}"
+        quotas = [sum(column) for column in zip(*(phase.quotas for phase in phases), strict=True)]
+        wanted = [max(column) > 0 for column in zip(*(phase.wanted for phase in phases), strict=True)]
         in_pass = [supply.copies // world.global_batch * world.global_batch for supply in supplies]
         most = most_of(supplies, [quota * world.global_batch for quota in quotas], in_pass)
         for supply, quota, copies, is_wanted in zip(supplies, quotas, most, wanted, strict=True):
             needed = world.global_batch if by_size else 0
-            found = _complaint(supply, quota, copies, needed, of, is_wanted=is_wanted)
-            if found:
-                return found
-        return None if parts[-1].stop else f"the sources together give no global batch of {world.global_batch}{of}"
+            problem = _problem(supply, quota, copies, needed, ranks, is_wanted=is_wanted)
+            if problem:
+                return problem
+        return None if phases[-1].stop else f"the sources together give no global batch of {world.global_batch}{ranks}"
 
-    _raise_with_mend(complaint, shape.batch_size // accumulation_steps)
+    _raise_with_fix(problem_at, spec.batch_size // accumulation_steps)
 
 
 def check_mixed(
     supplies: Sequence[Supply],
-    shape: PlanSpec,
+    spec: PlanSpec,
     quota_at: Callable[[int], Sequence[int]],
     *,
     is_drawn: bool,
@@ -96,56 +93,54 @@ def check_mixed(
 
     Args:
         supplies: The sources, sorted.
-        shape: The numbers of the plan.
+        spec: The numbers of the plan.
         quota_at: Gives the copies of each source in an epoch at a size of the global batch.
         is_drawn: Whether quotas are drawn: then each source must be able to give whole epochs, or the next draw may not fit.
     """
 
-    def complaint(batch_size: int) -> str | None:
-        world = replace(shape, batch_size=batch_size)
+    def problem_at(batch_size: int) -> str | None:
+        world = replace(spec, batch_size=batch_size)
         quotas = quota_at(world.global_batch)
         steps = sum(quotas) // world.global_batch
         if not steps:
-            return f"the sources have fewer than the {world.global_batch} samples of one global batch{_of(world)}"
+            return f"the sources have fewer than the {world.global_batch} samples of one global batch{_ranks_in_words(world)}"
         in_pass = [supply.copies for supply in supplies]
         for supply, most in zip(supplies, most_of(supplies, quotas, in_pass), strict=True):
             if is_drawn and supply.copies < world.global_batch:
-                needed = f"one global batch needs {world.global_batch}{_of(world)}"
+                needed = f"one global batch needs {world.global_batch}{_ranks_in_words(world)}"
                 return f"source {supply.name!r} has {supply.copies} samples but {needed}"
             if most > steps:
-                return (
-                    f"source {supply.name!r} has up to {most} copies of a sample but {steps} global batches{_of(world)}"
-                )
+                return f"source {supply.name!r} has up to {most} copies of a sample but {steps} global batches{_ranks_in_words(world)}"
         return None
 
-    _raise_with_mend(complaint, shape.batch_size)
+    _raise_with_fix(problem_at, spec.batch_size)
 
 
-def _complaint(supply: Supply, quota: int, most: int, needed: int, of: str, *, is_wanted: bool) -> str | None:
+def _problem(supply: Supply, quota: int, most: int, needed: int, ranks: str, *, is_wanted: bool) -> str | None:
     """Return what is wrong with one source of a debiased plan."""
     if supply.copies < needed:
         kind = "samples" if supply.largest <= ONE else "copies"
-        return f"source {supply.name!r} has {supply.copies} {kind} but one global batch needs {needed}{of}"
+        return f"source {supply.name!r} has {supply.copies} {kind} but one global batch needs {needed}{ranks}"
     if not quota and is_wanted:
         return f"source {supply.name!r} has a weight but its share of the steps rounds to none; raise it or `steps`"
     if most > quota:
-        return f"source {supply.name!r} has up to {most} copies of a sample but {quota} global batches an epoch{of}"
+        return f"source {supply.name!r} has up to {most} copies of a sample but {quota} global batches an epoch{ranks}"
     return None
 
 
-def _of(shape: PlanSpec, accumulation_steps: int = 1) -> str:
-    held = f" x {accumulation_steps} steps that are held" if accumulation_steps > 1 else ""
-    return f" ({shape.world_size} ranks x {shape.batch_size // accumulation_steps}{held})"
+def _ranks_in_words(spec: PlanSpec, accumulation_steps: int = 1) -> str:
+    held = f" x {accumulation_steps} accumulation steps" if accumulation_steps > 1 else ""
+    return f" ({spec.world_size} ranks x {spec.batch_size // accumulation_steps}{held})"
 
 
-def _raise_with_mend(complaint: Callable[[int], str | None], batch_size: int) -> None:
+def _raise_with_fix(problem_at: Callable[[int], str | None], batch_size: int) -> None:
     """Raise what is wrong at the batch size of a plan, with the largest batch size at which nothing is."""
-    found = complaint(batch_size)
-    if found is None:
+    problem = problem_at(batch_size)
+    if problem is None:
         return
-    fitting = next((smaller for smaller in range(batch_size - 1, 0, -1) if complaint(smaller) is None), None)
+    fitting = next((smaller for smaller in range(batch_size - 1, 0, -1) if problem_at(smaller) is None), None)
     if fitting is not None:
-        raise PlanError(f"{found}; lower `batch_size` to at most {fitting}")
+        raise PlanError(f"{problem}; lower `batch_size` to at most {fitting}")
     raise PlanError(
-        f"{found}; no smaller `batch_size` helps: repeat less (`cap`, a lower threshold) or leave the source out"
+        f"{problem}; no smaller `batch_size` helps: repeat less (`cap`, a lower threshold) or leave the source out"
     )

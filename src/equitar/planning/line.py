@@ -1,4 +1,4 @@
-"""Where does a copy lie? All copies of one source in one pass, side by side on a circle.
+"""Lines: all copies of a source in one pass, side by side on a circle, and where each of them lies.
 
 The shards of the source, in an order drawn for the pass, lie one after another, each row as often as it is repeated.
 Repeat factors are rounded to whole copies *systematically*: with C the running sum of the factors along the order of
@@ -61,17 +61,13 @@ def most_copies(supply: Supply, at_least: int) -> int:
 
 
 class Line:
-    """The copies of one source in one pass, on a circle that begins at a drawn copy.
-
-    Attributes:
-        length: Copies on the line; at least `at_least`.
-    """
+    """The copies of one source in one pass, on a circle that begins at a drawn copy."""
 
     def __init__(self, supply: Supply, *, key: int, at_least: int, ordered: bool = False) -> None:
-        """Lay the line.
+        """Arrange shards and copies.
 
         Args:
-            supply: What is laid.
+            supply: The source.
             key: Key of the pass, folded from the seed, the source and the pass.
             at_least: Copies that must lie on it; the supply must not be empty if there are any.
             ordered: Keep shards and copies in order and begin at the first one.
@@ -88,7 +84,7 @@ class Line:
         lacking = max(0, at_least * ONE - int(self._scaled(self._sums[-1:])[0]))
         self._offset = lacking + int(draws(fold(key, Purpose.ROUNDING_OFFSET), 0)) % (ONE - lacking)
         self._starts = self._whole(self._sums)  # (shards + 1,), first copy of each place
-        self.length = int(self._starts[-1])
+        self.length = int(self._starts[-1])  # copies on the line, at least `at_least`
         start = int(draws(fold(key, Purpose.LINE_START), 0)) % max(1, self.length)
         self._rotation = 0 if ordered else start
         self._ends: OrderedDict[int, Int64] = OrderedDict()
@@ -128,7 +124,7 @@ class Line:
         return self._ends[place]
 
     def at(self, positions: Int64) -> Copies:
-        """Return the copies at positions of the circle, (n,); quickest where these increase."""
+        """Return the copies at positions of the circle, (n,); fastest where these increase."""
         wrapped = (positions + self._rotation) % max(1, self.length)
         place = np.searchsorted(self._starts, wrapped, side="right") - 1  # (n,), never an empty shard
         row, copy = np.empty(len(wrapped), np.int64), np.empty(len(wrapped), np.int64)
@@ -146,7 +142,7 @@ class Line:
 def _drawn(supply: Supply, key: int, at_least: int) -> Supply:
     """Return the supply with every factor drawn to its floor or ceiling, each row alone (Detectron2).
 
-    Where the draw falls short of the copies that are needed, the rows that came nearest to their ceiling get it too.
+    Where the draw falls short of the copies that are needed, the rows that were nearest to their ceiling get it too.
     """
     stretch = stretch_for(max(1, supply.total), at_least)
 

@@ -1,6 +1,6 @@
-"""Which part of which pass is an epoch? Epochs go on along an endless row of passes.
+"""Passes: which part of which pass of each source is an epoch.
 
-A source that is asked for less than a pass an epoch continues where the last epoch stopped, so that every sample comes once
+Epochs continue along an endless row of passes: a source that is asked for less than a pass an epoch continues where the last epoch stopped, so that every sample comes once
 a pass. Where an epoch crosses into the next pass it is cut into *segments*: within a segment every source stays in one pass,
 so a sample cannot meet its own next pass in a batch. A segment has no steps or at least as many as a sample can have copies,
 for only then can the copies be dealt to different batches. So at most that many batches are lost at the end of a pass, and
@@ -8,14 +8,7 @@ fewer than twice as many where an epoch is too short to be cut in two, or where 
 
 A source that is asked for a pass or more an epoch starts a pass with each epoch.
 
-A run that goes on with other sources or numbers after an epoch begins its walk in the middle of the row: a `PassStart` says where.
-
-Where does a source that goes on along its passes stand after very many epochs? Without walking there.
-
-All is counted in steps of the source. An epoch that crosses into the next pass leaves steps of the old one behind only if its
-cut would lie too near to its start or its end. Until then the source goes on without a gap, so it stands where its steps say;
-and the next cut that lies too near is the first term of an arithmetic progression, modulo the steps of an epoch, that falls
-into a range. After such a cut the source stands at one of two places, so before long all repeats itself.
+A run that continues with other sources or numbers after an epoch begins in the middle of the row: a `PassStart` says where.
 """
 
 from __future__ import annotations
@@ -26,126 +19,45 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-
-def leap(epochs: int, *, per_pass: int, per_epoch: int, most: int, at: int) -> tuple[int, int]:
-    """Return passes gone by, and steps of the present one gone through, after so many epochs.
-
-    Args:
-        epochs: How many epochs, >= 0.
-        per_pass: Steps that a pass gives, >= `per_epoch`.
-        per_epoch: Steps of an epoch, >= `most`.
-        most: Steps that the part of an epoch in one pass has at least, if it has any, >= 1.
-        at: Steps of the first pass gone through before, in [0, per_pass].
-
-    >>> [leap(epochs, per_pass=10, per_epoch=4, most=2, at=0) for epochs in range(6)]
-    [(0, 0), (0, 4), (0, 8), (1, 2), (1, 6), (2, 0)]
-    >>> leap(10**12, per_pass=1_000_003, per_epoch=1_000, most=3, at=0)
-    (999997005, 996991)
-    """
-    passes = now = 0
-    met: dict[int, tuple[int, int]] = {}  # by place after a cut that left steps behind: epoch, passes
-    while True:
-        ends = _ends_until_loss(per_pass, per_epoch, most, at)
-        crossing, left = divmod((ends or 0) * per_pass - at, per_epoch)
-        if ends is None or now + crossing >= epochs:
-            further, at = divmod(at + (epochs - now) * per_epoch, per_pass)
-            return passes + further, at
-        left = min(left, per_epoch - most)
-        at = per_epoch - (left if left >= most else 0)
-        now, passes = now + crossing + 1, passes + ends
-        if at in met:
-            epochs_each, passes_each = now - met[at][0], passes - met[at][1]
-            rounds = (epochs - now) // epochs_each
-            now, passes = now + rounds * epochs_each, passes + rounds * passes_each
-            met.clear()
-        else:
-            met[at] = now, passes
-
-
-def _ends_until_loss(per_pass: int, per_epoch: int, most: int, at: int) -> int | None:
-    """Return the how-manieth end of a pass from here is the first one that an epoch cannot cross without loss."""
-    if most == 1:
-        return None
-    # Steps that the crossing epoch has before the end: none, or from `most` to `per_epoch - most`, are without loss.
-    near_start, near_end = (1, most - 1), (per_epoch - most + 1, per_epoch - 1)
-    ranges = (near_start, near_end) if 2 * most <= per_epoch else ((1, per_epoch - 1),)
-    found = [first_in(per_pass, per_pass - at, per_epoch, *one) for one in ranges if one[0] <= one[1]]
-    return min((one + 1 for one in found if one is not None), default=None)
-
-
-def first_in(step: int, start: int, modulus: int, low: int, high: int) -> int | None:
-    """Return the least n >= 0 for which ``(start + n * step) % modulus`` lies in [low, high], None if none does.
-
-    Args:
-        step: Difference of the progression, >= 0.
-        start: Its first term.
-        modulus: What it is taken by, > 0.
-        low: Least value of the range, in [0, modulus).
-        high: Largest, in [low, modulus).
-
-    >>> first_in(7, 3, 10, 5, 6)  # 3, 0, 7, 4, 1, 8, 5
-    6
-    """
-    if low <= start % modulus <= high:
-        return 0
-    first = (low - start) % modulus
-    return _first_multiple_in(step, modulus, first, first + high - low)
-
-
-def _first_multiple_in(step: int, modulus: int, low: int, high: int) -> int | None:
-    """Return the least n for which ``n * step % modulus`` lies in [low, high], where 0 < low <= high < modulus.
-
-    As in Euclid's algorithm: no multiple of the step lies there as it is, so one must after so many turns of the modulus, and
-    how many is the same question about smaller numbers.
-    """
-    step %= modulus
-    if step == 0:
-        return None
-    if -(-low // step) * step <= high:
-        return -(-low // step)
-    turns = _first_multiple_in(modulus, step, -high % step, -low % step)
-    return None if turns is None else -(-(low + turns * modulus) // step)
-
-
-_KEPT = 1 << 14  # steps for which what they take is remembered while an epoch is looked for
+_STEPS_CACHED = 1 << 14  # steps for which the copies they take are cached while an epoch is located
 
 
 class PassPosition(NamedTuple):
-    """Where a source stands in its row of passes: `at` of the `copies` of a pass are gone through."""
+    """Where a source stands in its row of passes: `taken` of the `copies` of a pass are emitted."""
 
     source: str
     pass_number: int
-    at: int
+    taken: int
     copies: int
 
 
 @dataclass(frozen=True, slots=True)
 class PassStart:
-    """How epochs go along the passes.
+    """Where epochs begin along the passes.
 
     Attributes:
         restart_each_epoch: Whether every epoch starts a pass of each source, whatever is left of the last one.
-        epoch: The epoch at whose start the places hold.
-        places: Where sources stand then; one that is not named stands at the beginning.
+        epoch: The epoch at whose start the positions hold.
+        positions: Where sources stand then; a source that is not named stands at the beginning.
     """
 
     restart_each_epoch: bool = False
     epoch: int = 0
-    places: tuple[PassPosition, ...] = ()
+    positions: tuple[PassPosition, ...] = ()
 
     def begin(self, source: str, copies: int, in_pass: int, unit: int) -> tuple[int, int]:
-        """Return pass and copies of it gone through, for a pass that may hold another number of copies now.
+        """Return the pass and how many of its copies are taken, for a pass that may hold another number of copies now.
 
         Args:
             source: Name of the source.
             copies: Copies of a pass now.
             in_pass: Those of them that the pass gives.
-            unit: Copies of which a whole number must be gone through: rounded up, so that none comes twice.
+            unit: Copies are taken in multiples of this: rounded up, so that none comes twice.
         """
-        for place in self.places:
-            if place.source == source:
-                at = -(-place.at * copies // max(1, place.copies) // unit) * unit
-                return place.pass_number, min(at, in_pass)
+        for position in self.positions:
+            if position.source == source:
+                taken = -(-position.taken * copies // max(1, position.copies) // unit) * unit
+                return position.pass_number, min(taken, in_pass)
         return 0, 0
 
 
@@ -177,75 +89,67 @@ def segments_of(
     """Return the segments of an epoch.
 
     Args:
-        epoch: Which epoch, counted from where the walk begins, >= 0.
+        epoch: Which epoch, counted from the one that `begin` is for, >= 0.
         num_steps: Steps of every epoch, >= `most`.
         in_pass: Copies that a pass of each source gives, (sources,).
         most: Steps that a segment must have at least.
         taken: Gives the copies taken of each source, (sources,), by the first so many steps of an epoch.
-        begin: Pass of each source, and the copies of it gone through, at the start of epoch 0, (sources,).
+        begin: Pass of each source, and the copies taken of it, at the start of epoch 0, (sources,).
 
     >>> ten_a_step = lambda step: [step * 10]
     >>> for segment in segments_of(1, num_steps=3, in_pass=[40], most=1, taken=ten_a_step, begin=[(0, 0)]):
     ...     print(segment.start, segment.num_steps, *segment.parts)
-    0 1 Part(pass_number=0, first=30, num_copies=10)
-    1 2 Part(pass_number=1, first=0, num_copies=20)
+    0 1 PassPart(pass_number=0, first=30, num_copies=10)
+    1 2 PassPart(pass_number=1, first=0, num_copies=20)
     """
-    taken = lru_cache(maxsize=_KEPT)(taken)
+    taken = lru_cache(maxsize=_STEPS_CACHED)(taken)
     quota = taken(num_steps)
-    passes, at = [one for one, _ in begin], [gone for _, gone in begin]
-    for source, (each, whole, have) in enumerate(zip(quota, in_pass, at, strict=True)):
+    passes, gone = [number for number, _ in begin], [copies for _, copies in begin]
+    for source, (each, whole, have) in enumerate(zip(quota, in_pass, gone, strict=True)):
         if each >= whole:  # such a source begins a pass with each epoch
             passes[source] += epoch + (have > 0)
-    if len(quota) > 1:
-        _walk(epoch, passes, at, num_steps=num_steps, in_pass=in_pass, most=most, taken=taken)
-    elif quota[0] < in_pass[0]:  # every step takes the same, so nothing need be walked
-        unit = quota[0] // num_steps
-        gone, steps = leap(epoch, per_pass=in_pass[0] // unit, per_epoch=num_steps, most=most, at=at[0] // unit)
-        passes[0], at[0] = passes[0] + gone, steps * unit
-    crossings = _crossings(quota, in_pass, at, num_steps=num_steps, most=most, taken=taken)
-    return _cut(crossings, passes, at, num_steps=num_steps, in_pass=in_pass, taken=taken)
+    _walk(epoch, passes, gone, num_steps=num_steps, in_pass=in_pass, most=most, taken=taken)
+    crossings = _crossings(quota, in_pass, gone, num_steps=num_steps, most=most, taken=taken)
+    return _cut(crossings, passes, gone, num_steps=num_steps, in_pass=in_pass, taken=taken)
 
 
 def _walk(
     epochs: int,
     passes: list[int],
-    at: list[int],
+    gone: list[int],
     *,
     num_steps: int,
     in_pass: Sequence[int],
     most: int,
     taken: Callable[[int], Sequence[int]],
 ) -> None:
-    """Move passes and places, (sources,) each, on by so many epochs, from one in which some source crosses to the next.
-
-    Sources that share their steps cross where the others let them, so there is no shorter way.
-    """
+    """Advance the passes and the copies gone of them, (sources,) each, by so many epochs, from crossing to crossing."""
     quota, now = taken(num_steps), 0
     while True:
-        skip = min(epochs - now, _epochs_until_crossing(quota, in_pass, at))
+        skip = min(epochs - now, _epochs_until_crossing(quota, in_pass, gone))
         now += skip
-        _move(at, quota, in_pass, skip)
+        _move(gone, quota, in_pass, skip)
         if now == epochs:
             return
-        crossings = _crossings(quota, in_pass, at, num_steps=num_steps, most=most, taken=taken)
-        _move(at, quota, in_pass, 1)
+        crossings = _crossings(quota, in_pass, gone, num_steps=num_steps, most=most, taken=taken)
+        _move(gone, quota, in_pass, 1)
         for source, step in crossings.items():
             passes[source] += 1
-            at[source] = quota[source] - taken(step)[source]
+            gone[source] = quota[source] - taken(step)[source]
         now += 1
 
 
-def _move(at: list[int], quota: Sequence[int], in_pass: Sequence[int], epochs: int) -> None:
-    """Move the places of sources that do not begin a pass with each epoch on by so many epochs."""
+def _move(gone: list[int], quota: Sequence[int], in_pass: Sequence[int], epochs: int) -> None:
+    """Advance the sources that do not begin a pass with each epoch by so many epochs."""
     for source, (each, whole) in enumerate(zip(quota, in_pass, strict=True)):
         if each < whole:
-            at[source] += epochs * each
+            gone[source] += epochs * each
 
 
-def _epochs_until_crossing(quota: Sequence[int], in_pass: Sequence[int], at: Sequence[int]) -> int:
+def _epochs_until_crossing(quota: Sequence[int], in_pass: Sequence[int], gone: Sequence[int]) -> int:
     """Return how many whole epochs fit before some source runs out of its pass."""
     fitting = [
-        (whole - have) // each for each, whole, have in zip(quota, in_pass, at, strict=True) if 0 < each < whole
+        (whole - have) // each for each, whole, have in zip(quota, in_pass, gone, strict=True) if 0 < each < whole
     ]  # a source that takes a whole pass or more starts one with every epoch: it never crosses
     return min(fitting, default=1 << 62)
 
@@ -253,7 +157,7 @@ def _epochs_until_crossing(quota: Sequence[int], in_pass: Sequence[int], at: Seq
 def _crossings(
     quota: Sequence[int],
     in_pass: Sequence[int],
-    at: Sequence[int],
+    gone: Sequence[int],
     *,
     num_steps: int,
     most: int,
@@ -262,11 +166,11 @@ def _crossings(
     """Return the step of the epoch at which each source that runs out goes into its next pass."""
     supplied = {
         source: _steps_supplied(source, whole - have, num_steps, taken)
-        for source, (each, whole, have) in enumerate(zip(quota, in_pass, at, strict=True))
+        for source, (each, whole, have) in enumerate(zip(quota, in_pass, gone, strict=True))
         if each < whole and whole - have < each
     }
     result, last = {}, 0
-    for source in sorted(supplied, key=lambda one: (supplied[one], one)):
+    for source in sorted(supplied, key=lambda source: (supplied[source], source)):
         step = min(supplied[source], num_steps - most)
         last = step if step - last >= most else last
         result[source] = last
@@ -285,7 +189,7 @@ def _steps_supplied(source: int, left: int, num_steps: int, taken: Callable[[int
 def _cut(
     crossings: dict[int, int],
     passes: Sequence[int],
-    at: Sequence[int],
+    gone: Sequence[int],
     *,
     num_steps: int,
     in_pass: Sequence[int],
@@ -304,6 +208,6 @@ def _cut(
             elif crossings.get(source, num_steps) <= start:
                 parts.append(PassPart(passes[source] + 1, before[source] - taken(crossings[source])[source], count))
             else:
-                parts.append(PassPart(passes[source], at[source] + before[source], count))
+                parts.append(PassPart(passes[source], gone[source] + before[source], count))
         result.append(Segment(start, stop - start, tuple(parts)))
     return result

@@ -1,4 +1,4 @@
-"""Numbers that every plan needs, what a plan costs its sources, and the digest that names a plan."""
+"""Plans: the protocol, the numbers that every plan needs, what an epoch takes of each source, and the digest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from equitar.planning.supply import Supply
 
 
 class PlannedSamples(NamedTuple):
-    """Planned copies, one a place, (n,) each.
+    """Planned copies, one for each slot, (n,) each.
 
     Attributes:
         source: Index of the source, in the order of the plan.
@@ -32,6 +32,7 @@ class PlannedSamples(NamedTuple):
 
 
 PLAN_VERSION = 1
+_LOWEST = {"batch_size": 1, "world_size": 1, "lanes": 1, "seed": 0, "epoch": 0, "shuffle": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class PlanSpec:
         seed: Seed, >= 0.
         epoch: Which epoch, >= 0.
         shuffle: Samples that each rank shuffles together, >= 0.
-        walk: How epochs go along the passes.
+        pass_start: Where epochs begin along the passes.
     """
 
     batch_size: int
@@ -54,18 +55,11 @@ class PlanSpec:
     seed: int
     epoch: int
     shuffle: int
-    walk: PassStart = field(default_factory=PassStart)
+    pass_start: PassStart = field(default_factory=PassStart)
 
     def __post_init__(self) -> None:
-        for name, lowest in (
-            ("batch_size", 1),
-            ("world_size", 1),
-            ("lanes", 1),
-            ("seed", 0),
-            ("epoch", 0),
-            ("shuffle", 0),
-        ):
-            check_integer(name, getattr(self, name), lowest)
+        for name, lowest in _LOWEST.items():
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), lowest))
 
     @property
     def global_batch(self) -> int:
@@ -74,7 +68,7 @@ class PlanSpec:
 
 
 def batch_size_then(planned_for: int, *, batch_size: int, world_size: int) -> int:
-    """Return the samples per rank of so many ranks that share the global batch of now.
+    """Return the samples per rank where so many ranks share the present global batch.
 
     Raises:
         PlanError: If they cannot.
@@ -82,7 +76,7 @@ def batch_size_then(planned_for: int, *, batch_size: int, world_size: int) -> in
     global_batch = batch_size * world_size
     if global_batch % planned_for:
         raise PlanError(
-            f"a resumed run must have the same global batch; it had {planned_for} ranks, which do not share the "
+            f"a resumed run must have the same global batch; it had {planned_for} ranks, which cannot share the "
             f"{global_batch} samples of {world_size} ranks x {batch_size}"
         )
     return global_batch // planned_for
@@ -126,10 +120,12 @@ def account_of(supplies: Sequence[Supply], quota: Sequence[int], in_pass: Sequen
     )
 
 
-def digest_of(supplies: Sequence[Supply], shape: PlanSpec, detail: str) -> str:
-    """Return a name of all that a plan depends on, apart from the epoch: equal on all ranks, or they will not agree."""
-    numbers = (shape.batch_size, shape.world_size, shape.lanes, shape.seed, shape.shuffle)
-    detail += repr(shape.walk) if shape.walk != PassStart() else ""
+def digest_of(supplies: Sequence[Supply], spec: PlanSpec, detail: str) -> str:
+    """Return a digest of all that a plan depends on, apart from the epoch: ranks with equal digests have the same plan."""
+    numbers = (spec.batch_size, spec.world_size, spec.lanes, spec.seed, spec.shuffle)
+    start = spec.pass_start
+    if start != PassStart():
+        detail += f" {start.restart_each_epoch} {start.epoch} {[tuple(position) for position in start.positions]}"
     mix = hashlib.blake2b(repr((PLAN_VERSION, *numbers, detail)).encode(), digest_size=16)
     for supply in supplies:
         mix.update(repr((supply.name, supply.largest, supply.rounding)).encode())
@@ -143,20 +139,20 @@ Short: TypeAlias = Literal["error", "leave_out"]
 
 
 class Plan(Protocol):
-    """What executing asks of a plan.
+    """What samples every rank emits at every step of an epoch.
 
     Attributes:
         num_steps: Steps of the epoch.
         global_batch: Samples of a global batch.
-        digest: Names all that the plan depends on, apart from the epoch, in hexadecimal.
+        digest: Digest of all that the plan depends on, apart from the epoch, in hexadecimal.
         names: Names of the sources, sorted.
         account: What the epoch takes of each source.
         is_whole: Whether every batch must be full, so that dropped samples need substitutes.
-        shape: The numbers it was made with.
+        spec: The numbers it was made with.
     """
 
     is_whole: bool
-    shape: PlanSpec
+    spec: PlanSpec
     num_steps: int
     global_batch: int
     digest: str
@@ -166,7 +162,7 @@ class Plan(Protocol):
     def share(self, step: int, rank: int, world_size: int) -> tuple[int, int]:
         """Return the slots [first, last) that a rank reads at a step."""
 
-    def places(self, step: int, first: int, last: int) -> PlannedSamples:
+    def samples(self, step: int, first: int, last: int) -> PlannedSamples:
         """Return what lies in slots [first, last) of a step."""
 
     def substitutes(self, step: int, slot: int) -> Iterator[tuple[int, int]]:
@@ -175,5 +171,5 @@ class Plan(Protocol):
     def sources(self, rank: int) -> Int64 | None:
         """Return the index of the source of every step on a rank, (steps,), or None where batches are mixed."""
 
-    def places_at(self, step: int) -> tuple[PassPosition, ...]:
+    def pass_positions(self, step: int) -> tuple[PassPosition, ...]:
         """Return where each source stands in its passes before a step."""

@@ -1,4 +1,4 @@
-"""How many batches does each source give? Shares of an epoch's steps, without rounding errors that add up."""
+"""Quotas: how many batches each source gives in an epoch, without rounding errors that add up."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def largest_remainder(shares: Sequence[Fraction], total: int) -> list[int]:
     """
     whole = sum(shares)
     exact = [share * total / whole for share in shares]
-    result = [int(one) for one in exact]
-    by_remainder = sorted(range(len(shares)), key=lambda one: (result[one] - exact[one], one))
-    for one in by_remainder[: total - sum(result)]:
-        result[one] += 1
+    result = [int(share) for share in exact]
+    by_remainder = sorted(range(len(shares)), key=lambda index: (result[index] - exact[index], index))
+    for index in by_remainder[: total - sum(result)]:
+        result[index] += 1
     return result
 
 
@@ -71,19 +71,19 @@ def spread(quotas: Sequence[int], first: int) -> list[int]:
     while (excess := sum(result) - first) != 0:
         if excess > 0:  # take away the latest of the last items
             last = max(
-                (Fraction(2 * have - 1, 2 * quota), one) for one, (have, quota) in _pairs(result, quotas) if have
+                (Fraction(2 * have - 1, 2 * quota), index) for index, have, quota in _rows(result, quotas) if have
             )
             result[last[1]] -= 1
         else:
             due = min(
-                (Fraction(2 * have + 1, 2 * quota), one) for one, (have, quota) in _pairs(result, quotas) if quota
+                (Fraction(2 * have + 1, 2 * quota), index) for index, have, quota in _rows(result, quotas) if quota
             )
             result[due[1]] += 1
     return result
 
 
-def _pairs(have: Sequence[int], quotas: Sequence[int]) -> list[tuple[int, tuple[int, int]]]:
-    return list(enumerate(zip(have, quotas, strict=True)))
+def _rows(have: Sequence[int], quotas: Sequence[int]) -> list[tuple[int, int, int]]:
+    return list(zip(range(len(have)), have, quotas, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class QuotaSpec:
     Attributes:
         weights: Shares, or a list of (from_step, shares) that begins at step 0; None is by size.
         steps: Steps of the epoch; None is as many as one pass of all sources holds.
-        left_out: Names that weights may have although they are no sources of the plan.
+        left_out: Names that weights may have although the plan has no such sources.
         max_passes: How often an epoch may go through a source; None is without limit.
     """
 
@@ -103,35 +103,35 @@ class QuotaSpec:
     max_passes: float | None
 
 
-def stretches(supplies: Sequence[Supply], sharing: QuotaSpec, *, global_batch: int, key: int) -> list[WeightPhase]:
-    """Return the epoch as stretches of steps with the quota of each source in them.
+def weight_phases(supplies: Sequence[Supply], spec: QuotaSpec, *, global_batch: int, key: int) -> list[WeightPhase]:
+    """Return the phases of an epoch, each with the quota of every source.
 
     Without `weights` and `steps`, every source gives as many global batches as one pass of it holds. Otherwise the steps
     are shared out by largest remainder.
 
     Args:
         supplies: The sources.
-        sharing: What the steps are shared out by.
+        spec: What the steps are shared out by.
         global_batch: Samples in a global batch, or 1 to count samples.
         key: Key of the epoch, for what is drawn.
 
     Raises:
-        PlanError: If weights and sources do not fit.
+        PlanError: If weights do not fit the sources.
     """
     in_pass = [supply.copies // global_batch for supply in supplies]
-    weights, steps = sharing.weights, sharing.steps
+    weights, steps = spec.weights, spec.steps
     if weights is None and steps is None:
         return [WeightPhase(0, tuple(in_pass), (True,) * len(in_pass))]
     if isinstance(weights, ZeroVL):
-        drawn = _drawn(shares(supplies, weights, sharing.left_out), sum(in_pass) if steps is None else steps, key)
+        drawn = _drawn(shares(supplies, weights, spec.left_out), sum(in_pass) if steps is None else steps, key)
         return [WeightPhase(0, tuple(drawn), (False,) * len(drawn))]
     if isinstance(weights, Passes) and steps is None:
-        passes = by_name(weights.passes, supplies, "passes", sharing.left_out)
-        found = [
+        passes = by_name(weights.passes, supplies, "passes", spec.left_out)
+        quotas = tuple(
             int(number * supply.total) // (global_batch << 20) for number, supply in zip(passes, supplies, strict=True)
-        ]
-        parts = [WeightPhase(0, tuple(found), tuple(number > 0 for number in passes))]
-        return _capped(parts, supplies, sharing, global_batch)
+        )
+        phases = [WeightPhase(0, quotas, tuple(number > 0 for number in passes))]
+        return _capped(phases, supplies, spec, global_batch)
     steps = sum(in_pass) if steps is None else steps
     changes = list(weights) if isinstance(weights, Sequence) else [(0, weights)]
     starts = [start for start, _ in changes]
@@ -140,17 +140,17 @@ def stretches(supplies: Sequence[Supply], sharing: QuotaSpec, *, global_batch: i
             f"changes of `weights` must begin at step 0 and increase below {steps} steps; got steps {starts}"
         )
     result = []
-    for (start, one), stop in zip(changes, [*starts[1:], steps], strict=True):
-        share = shares(supplies, one, sharing.left_out)
+    for (start, changed), stop in zip(changes, [*starts[1:], steps], strict=True):
+        share = shares(supplies, changed, spec.left_out)
         quotas = tuple(largest_remainder(share, stop - start))
-        result.append(WeightPhase(start, quotas, tuple(one > 0 for one in share)))
-    return _capped(result, supplies, sharing, global_batch)
+        result.append(WeightPhase(start, quotas, tuple(part > 0 for part in share)))
+    return _capped(result, supplies, spec, global_batch)
 
 
 def copies_of_passes(supplies: Sequence[Supply], weights: Passes) -> list[int]:
     """Return the whole copies of each source that passes ask for, (sources,)."""
     passes = by_name(weights.passes, supplies, "passes", ())
-    return [int(one * supply.total) >> 20 for one, supply in zip(passes, supplies, strict=True)]
+    return [int(number * supply.total) >> 20 for number, supply in zip(passes, supplies, strict=True)]
 
 
 def most_allowed(supplies: Sequence[Supply], max_passes: float, global_batch: int) -> list[int]:
@@ -159,47 +159,47 @@ def most_allowed(supplies: Sequence[Supply], max_passes: float, global_batch: in
 
 
 def _capped(
-    parts: list[WeightPhase], supplies: Sequence[Supply], sharing: QuotaSpec, global_batch: int
+    phases: list[WeightPhase], supplies: Sequence[Supply], spec: QuotaSpec, global_batch: int
 ) -> list[WeightPhase]:
-    """Return stretches in which no source is gone through more often than allowed; others get its steps, by their shares."""
-    if sharing.max_passes is None:
-        return parts
-    most = most_allowed(supplies, sharing.max_passes, global_batch)
-    quotas = [sum(column) for column in zip(*(part.quotas for part in parts), strict=True)]
-    over = [one for one, (quota, cap) in enumerate(zip(quotas, most, strict=True)) if quota > cap]
+    """Return phases in which no source has more passes than allowed; the others get its steps, by their shares."""
+    if spec.max_passes is None:
+        return phases
+    most = most_allowed(supplies, spec.max_passes, global_batch)
+    quotas = [sum(column) for column in zip(*(phase.quotas for phase in phases), strict=True)]
+    over = [index for index, (quota, cap) in enumerate(zip(quotas, most, strict=True)) if quota > cap]
     if not over:
-        return parts
-    if isinstance(sharing.weights, Sequence):
+        return phases
+    if isinstance(spec.weights, Sequence):
         raise PlanError(
-            f"`max_passes` is {sharing.max_passes} but source {supplies[over[0]].name!r} would give {quotas[over[0]]} batches "
+            f"`max_passes` is {spec.max_passes} but source {supplies[over[0]].name!r} would give {quotas[over[0]]} batches "
             f"where that allows {most[over[0]]}; lower its weight in the list of changes"
         )
-    share = shares(supplies, sharing.weights, sharing.left_out)
+    share = shares(supplies, spec.weights, spec.left_out)
     steps, fixed = sum(quotas), dict[int, int]()
     while over:
-        fixed.update({one: most[one] for one in over})
-        free = [one for one in range(len(supplies)) if one not in fixed and share[one]]
+        fixed.update({index: most[index] for index in over})
+        free = [index for index in range(len(supplies)) if index not in fixed and share[index]]
         if not free:
             raise PlanError(
-                f"`max_passes={sharing.max_passes}` allows {sum(most)} steps of all sources with a weight; got {steps}; lower "
+                f"`max_passes={spec.max_passes}` allows {sum(most)} steps of all sources with a weight; got {steps}; lower "
                 "`steps` or raise `max_passes`"
             )
-        rest = largest_remainder([share[one] for one in free], steps - sum(fixed.values()))
-        quotas = [fixed.get(one, 0) for one in range(len(supplies))]
-        for one, quota in zip(free, rest, strict=True):
-            quotas[one] = quota
-        over = [one for one in free if quotas[one] > most[one]]
-    return [WeightPhase(0, tuple(quotas), parts[0].wanted)]
+        rest = largest_remainder([share[index] for index in free], steps - sum(fixed.values()))
+        quotas = [fixed.get(index, 0) for index in range(len(supplies))]
+        for index, quota in zip(free, rest, strict=True):
+            quotas[index] = quota
+        over = [index for index in free if quotas[index] > most[index]]
+    return [WeightPhase(0, tuple(quotas), phases[0].wanted)]
 
 
 def _drawn(share: Sequence[Fraction], steps: int, key: int) -> list[int]:
     """Return how often each source is drawn in so many independent draws by share."""
     whole, so_far, edges = sum(share), Fraction(0), []
-    for one in share[:-1]:
-        so_far += one
+    for part in share[:-1]:
+        so_far += part
         edges.append(min(int(so_far * (1 << 64) / whole), (1 << 64) - 1))
     counts = np.zeros(len(share), np.int64)
     for first in range(0, steps, _DRAWN_AT_ONCE):
         drawn = draws(fold(key, Purpose.ZEROVL), np.arange(first, min(steps, first + _DRAWN_AT_ONCE)))
         counts += np.bincount(np.searchsorted(np.array(edges, np.uint64), drawn, side="right"), minlength=len(share))
-    return [int(one) for one in counts]
+    return [int(count) for count in counts]

@@ -1,4 +1,4 @@
-"""How often does a sample come? LVIS repeat factors (Gupta, Dollar and Girshick 2019, arXiv 1908.03195, appendix B.1).
+"""Repeat factors of samples from their labels, as in LVIS (Gupta, Dollar and Girshick 2019, arXiv 1908.03195, appendix B.1).
 
 1. For each label c, its frequency f(c): the fraction of samples that contain it.
 2. For each label c, its repeat factor ``r(c) = max(1, (t / f(c)) ** p)``, where p = 1/2 gives the square root of LVIS.
@@ -8,9 +8,8 @@ The instance-aware variant (IRFS: Yaman, Mahmud and Liu 2023, arXiv 2305.08069) 
 fraction of the samples and of the fraction of all instances (boxes, say) that are of c.
 
 Factors are held as integers in units of 2**-20 copies (`ONE` is one copy), so that sums are exact and equal everywhere:
-division and square root are exact under IEEE 754, and other powers go through `decimal`, which is software.
-
-How many samples contain each label? Counted over parts of a source, such as shards or blocks of rows, one at a time.
+division and square root are exact under IEEE 754, and other powers go through `decimal`, which is software. How many samples
+contain each label is counted over parts of a source, such as shards or blocks of rows, one at a time.
 """
 
 from __future__ import annotations
@@ -23,13 +22,15 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from equitar.arrays import Float64, Int64
+from equitar.checks import plain_number
 from equitar.errors import LabelError, PlanError
-from equitar.presence import Presence, places_of
+from equitar.presence import Presence, positions_of
 
 Rounding: TypeAlias = Literal["systematic", "bernoulli", "ceil"]
 Scope: TypeAlias = Literal["all", "source"]
 Heuristic: TypeAlias = Literal["lvis", "irfs"] | Callable[[Float64], Any]
 Empty: TypeAlias = Literal["keep", "drop"]
+Function = TypeVar("Function", bound=Callable[..., Any])
 ONE = 1 << 20
 
 
@@ -81,6 +82,23 @@ class RepeatFactor:
             raise ValueError(f"`min_count` must be >= 0; got {self.min_count!r}")
         if self.empty not in ("keep", "drop"):
             raise ValueError(f"`empty` must be 'keep' or 'drop'; got {self.empty!r}")
+
+    @staticmethod
+    def of(repeat: float | str | RepeatFactor | Function | None) -> RepeatFactor | Function | None:
+        """Return what an argument `repeat` means: a threshold (a number, or 'median') is short for its `RepeatFactor`.
+
+        Raises:
+            PlanError: If it is neither of these, a function or None.
+        """
+        if repeat is None or isinstance(repeat, RepeatFactor) or callable(repeat):
+            return repeat
+        if repeat == "median":
+            return RepeatFactor("median")
+        threshold = plain_number(repeat)
+        if threshold is None or not 0 <= threshold <= 1:
+            wanted = "a threshold in [0, 1], 'median', a RepeatFactor or a function"
+            raise PlanError(f"`repeat` must be {wanted}; got {repeat!r:.80}")
+        return RepeatFactor(threshold)
 
     @property
     def without_labels(self) -> int:
@@ -139,7 +157,7 @@ def repeat_factors(frequency: Float64, *, threshold: float, power: float = 0.5, 
     factors = np.ones(len(frequency))
     rare = (frequency > 0) & (frequency < threshold)
     ratio = threshold / frequency[rare]
-    factors[rare] = np.sqrt(ratio) if power == 0.5 else [power_of(one, power) for one in ratio.tolist()]
+    factors[rare] = np.sqrt(ratio) if power == 0.5 else [power_of(number, power) for number in ratio.tolist()]
     return np.minimum(np.maximum(factors, 1.0), np.inf if cap is None else cap)
 
 
@@ -153,62 +171,66 @@ def frequencies(counts: Sequence[ClassCounts], *, scope: Scope) -> list[Float64]
     >>> [f.tolist() for f in frequencies([a, b], scope="all")]
     [[0.3, 0.4], [0.3]]
     """
-    with_label = _pooled(counts, [one.num_samples for one in counts], scope=scope)
-    of_sources = _pooled(counts, [np.full(len(one.ids), one.total) for one in counts], scope=scope)
+    with_label = _pooled(counts, [source.num_samples for source in counts], scope=scope)
+    of_sources = _pooled(counts, [np.full(len(source.ids), source.total) for source in counts], scope=scope)
     return [number / np.maximum(1, total) for number, total in zip(with_label, of_sources, strict=True)]
 
 
 def _pooled(counts: Sequence[ClassCounts], numbers: Sequence[Int64], *, scope: Scope) -> list[Int64]:
     """Return one number for each label of each vocabulary, summed over the sources that know it."""
     sums: dict[str, int] = {}
-    for one, values in zip(counts, numbers, strict=True):
-        for name, number in zip(one.names or (), values.tolist(), strict=False):
+    for source, values in zip(counts, numbers, strict=True):
+        for name, number in zip(source.names or (), values.tolist(), strict=False):
             sums[name] = sums.get(name, 0) + number
     return [
-        values if one.names is None or scope == "source" else np.array([sums[name] for name in one.names], np.int64)
-        for one, values in zip(counts, numbers, strict=True)
+        values
+        if source.names is None or scope == "source"
+        else np.array([sums[name] for name in source.names], np.int64)
+        for source, values in zip(counts, numbers, strict=True)
     ]
 
 
 def instance_frequencies(counts: Sequence[ClassCounts], *, scope: Scope) -> list[Float64]:
     """Return for each source's vocabulary the fraction of all instances, of the sources that know a label, that are of it.
 
-    >>> one = ClassCounts(ids=np.array([0, 1]), num_samples=np.array([1, 4]), total=9, num_instances=np.array([2, 6]))
-    >>> [f.tolist() for f in instance_frequencies([one], scope="all")]
+    >>> source = ClassCounts(ids=np.array([0, 1]), num_samples=np.array([1, 4]), total=9, num_instances=np.array([2, 6]))
+    >>> [f.tolist() for f in instance_frequencies([source], scope="all")]
     [[0.25, 0.75]]
     """
-    numbers = [one.num_instances for one in counts]
+    numbers = [source.num_instances for source in counts]
     assert all(number is not None for number in numbers), "instances are counted where the heuristic asks for them"
     known = [number for number in numbers if number is not None]
     of_label = _pooled(counts, known, scope=scope)
-    of_all = _pooled(counts, [np.full(len(one), one.sum()) for one in known], scope=scope)
+    of_all = _pooled(counts, [np.full(len(number), number.sum()) for number in known], scope=scope)
     return [number / np.maximum(1, total) for number, total in zip(of_label, of_all, strict=True)]
 
 
-def heuristic_frequencies(counts: Sequence[ClassCounts], how: RepeatFactor) -> list[Float64]:
-    """Return f(c) as `how` takes it, for each source's vocabulary, (classes,) each."""
-    found = frequencies(counts, scope=how.scope)
-    if how.heuristic == "irfs":
-        pairs = zip(found, instance_frequencies(counts, scope=how.scope), strict=True)
-        found = [np.sqrt(of_samples * of_instances) for of_samples, of_instances in pairs]
-    return found
+def heuristic_frequencies(counts: Sequence[ClassCounts], repeat_factor: RepeatFactor) -> list[Float64]:
+    """Return f(c) as the heuristic takes it, for each source's vocabulary, (classes,) each."""
+    result = frequencies(counts, scope=repeat_factor.scope)
+    if repeat_factor.heuristic == "irfs":
+        pairs = zip(result, instance_frequencies(counts, scope=repeat_factor.scope), strict=True)
+        result = [np.sqrt(of_samples * of_instances) for of_samples, of_instances in pairs]
+    return result
 
 
-def thresholds_of(counts: Sequence[ClassCounts], found: Sequence[Float64], how: RepeatFactor) -> list[float]:
+def thresholds_of(
+    counts: Sequence[ClassCounts], by_source: Sequence[Float64], repeat_factor: RepeatFactor
+) -> list[float]:
     """Return the threshold for each source; a median counts every label once, and only those that occur.
 
     Args:
         counts: The labels of each source.
-        found: f(c) of them, from `heuristic_frequencies`.
-        how: How labels become repeat factors.
+        by_source: f(c) of them, from `heuristic_frequencies`.
+        repeat_factor: How labels become repeat factors.
     """
-    if how.threshold != "median":
-        return [how.threshold] * len(counts)
+    if repeat_factor.threshold != "median":
+        return [repeat_factor.threshold] * len(counts)
     labels: list[dict[object, float]] = []
-    for source, (one, frequency) in enumerate(zip(counts, found, strict=True)):
-        known = one.names or [(source, label) for label in one.ids.tolist()]
+    for index, (source, frequency) in enumerate(zip(counts, by_source, strict=True)):
+        known = source.names or [(index, label) for label in source.ids.tolist()]
         labels.append({label: f for label, f in zip(known, frequency.tolist(), strict=True) if f > 0})
-    if how.scope == "all":
+    if repeat_factor.scope == "all":
         labels = [{label: f for each in labels for label, f in each.items()}] * len(counts)
     return [float(np.median(list(each.values()))) if each else 0.0 for each in labels]
 
@@ -223,31 +245,32 @@ def _by_function(function: Callable[[Float64], Any], frequency: Float64, cap: fl
     return np.minimum(factors, np.inf if cap is None else cap)
 
 
-def class_factors(counts: Sequence[ClassCounts], how: RepeatFactor) -> list[Int64]:
+def class_factors(counts: Sequence[ClassCounts], repeat_factor: RepeatFactor) -> list[Int64]:
     """Return r(c) in units of 2**-20 for each source's vocabulary, (classes,) each.
 
     Raises:
-        LabelError: If `how.ignore` names a label that no source knows.
+        LabelError: If `repeat_factor.ignore` names a label that no source knows.
     """
-    known = {one for source in counts for one in (*source.ids.tolist(), *(source.names or ()))}
-    unknown = [one for one in how.ignore if one not in known]
+    known = {label for source in counts for label in (*source.ids.tolist(), *(source.names or ()))}
+    unknown = [label for label in repeat_factor.ignore if label not in known]
     if unknown:
         raise LabelError(f"`ignore` must name labels that occur in a vocabulary; no source has {unknown[0]!r}")
-    found = heuristic_frequencies(counts, how)
-    enough = _pooled(counts, [one.num_samples for one in counts], scope=how.scope)
+    by_source = heuristic_frequencies(counts, repeat_factor)
+    enough = _pooled(counts, [source.num_samples for source in counts], scope=repeat_factor.scope)
     result = []
     for source, frequency, threshold, number in zip(
-        counts, found, thresholds_of(counts, found, how), enough, strict=True
+        counts, by_source, thresholds_of(counts, by_source, repeat_factor), enough, strict=True
     ):
-        if callable(how.heuristic):
-            factors = _by_function(how.heuristic, frequency, how.cap)
+        if callable(repeat_factor.heuristic):
+            factors = _by_function(repeat_factor.heuristic, frequency, repeat_factor.cap)
         else:
-            factors = repeat_factors(frequency, threshold=threshold, power=how.power, cap=how.cap)
+            factors = repeat_factors(frequency, threshold=threshold, power=repeat_factor.power, cap=repeat_factor.cap)
         names = source.names or ("",) * len(factors)
         ignored = [
-            label in how.ignore or name in how.ignore for label, name in zip(source.ids.tolist(), names, strict=True)
+            label in repeat_factor.ignore or name in repeat_factor.ignore
+            for label, name in zip(source.ids.tolist(), names, strict=True)
         ]
-        factors[np.array(ignored, bool) | (number < how.min_count)] = 1.0
+        factors[np.array(ignored, bool) | (number < repeat_factor.min_count)] = 1.0
         result.append(np.rint(factors * ONE).astype(np.int64))
     return result
 
@@ -268,7 +291,7 @@ def sample_factors(presence: Presence, ids: Int64, factors: Int64, *, empty: int
     result = np.full(presence.num_rows, empty, np.int64)
     filled = presence.indptr[1:] > presence.indptr[:-1]  # reduceat on an empty row would give the next row's label
     if filled.any():
-        of_entries = factors[places_of(ids, presence.ids)]
+        of_entries = factors[positions_of(ids, presence.ids)]
         result[filled] = np.maximum.reduceat(of_entries, presence.indptr[:-1][filled])
     return result
 
@@ -285,31 +308,9 @@ def rarest_labels(presence: Presence, ids: Int64, frequency: Float64) -> Int64:
     result = np.full(presence.num_rows, -1, np.int64)
     filled = presence.indptr[1:] > presence.indptr[:-1]
     if filled.any():
-        ranks = np.minimum.reduceat(rank_of[places_of(ids, presence.ids)], presence.indptr[:-1][filled])
+        ranks = np.minimum.reduceat(rank_of[positions_of(ids, presence.ids)], presence.indptr[:-1][filled])
         result[filled] = by_frequency[ranks]
     return result
-
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def asked_factor(repeat: float | RepeatFactor | Function | None) -> RepeatFactor | Function | None:
-    """Return how samples are repeated, a threshold being short for its `RepeatFactor`.
-
-    Raises:
-        PlanError: If it is none of these, or no threshold.
-    """
-    if repeat is None or isinstance(repeat, RepeatFactor) or callable(repeat):
-        return repeat
-    if not _is_threshold(repeat):
-        wanted = "a threshold in [0, 1], a RepeatFactor or a function of a sidecar"
-        mend = "; write equitar.RepeatFactor('median')" if str(repeat) == "median" else ""
-        raise PlanError(f"`repeat` must be {wanted}; got {repeat!r:.80}{mend}")
-    return RepeatFactor(repeat)
-
-
-def _is_threshold(value: object) -> bool:
-    return isinstance(value, float | int) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 def count_classes(parts: Iterable[Presence], *, names: Mapping[int, str] | None, empty: Empty) -> ClassCounts:
@@ -324,23 +325,23 @@ def count_classes(parts: Iterable[Presence], *, names: Mapping[int, str] | None,
     >>> counts.ids.tolist(), counts.num_samples.tolist(), counts.total
     ([3, 7], [1, 2], 3)
     """
-    found, samples, instances, total = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
+    labels, samples, instances, total = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
     for part in parts:
         ids = _different(part.ids)
-        at = places_of(ids, part.ids)
-        found.append(ids)
-        samples.append(np.bincount(at, minlength=len(ids)))
-        instances.append(samples[-1] if (part.counts == 1).all() else _sums(at, part.counts, len(ids)))
+        positions = positions_of(ids, part.ids)
+        labels.append(ids)
+        samples.append(np.bincount(positions, minlength=len(ids)))
+        instances.append(samples[-1] if (part.counts == 1).all() else _sums(positions, part.counts, len(ids)))
         total += part.num_rows if empty == "keep" else int((np.diff(part.indptr) > 0).sum())
-    occurring = np.concatenate(found)
+    occurring = np.concatenate(labels)
     vocabulary = np.unique(occurring if names is None else np.array(list(names), np.int64))
-    at = np.searchsorted(vocabulary, occurring)
+    positions = np.searchsorted(vocabulary, occurring)
     return ClassCounts(
         ids=vocabulary,
-        num_samples=_sums(at, np.concatenate(samples), len(vocabulary)),
+        num_samples=_sums(positions, np.concatenate(samples), len(vocabulary)),
         total=total,
-        names=None if names is None else tuple(names[one] for one in vocabulary.tolist()),
-        num_instances=_sums(at, np.concatenate(instances), len(vocabulary)),
+        names=None if names is None else tuple(names[label] for label in vocabulary.tolist()),
+        num_instances=_sums(positions, np.concatenate(instances), len(vocabulary)),
     )
 
 
@@ -353,8 +354,8 @@ def _different(ids: Int64) -> Int64:
     return there
 
 
-def _sums(at: Int64, numbers: Int64, length: int) -> Int64:
-    """Return the sum of the numbers at each place, exactly: `bincount` with weights would count in floats."""
+def _sums(positions: Int64, numbers: Int64, length: int) -> Int64:
+    """Return the sum of the numbers at each position, exactly: `bincount` with weights would count in floats."""
     sums = np.zeros(length, np.int64)
-    np.add.at(sums, at, numbers)
+    np.add.at(sums, positions, numbers)
     return sums

@@ -1,10 +1,8 @@
-"""Which copies does a run hold? The segments, lines and runs of everything that shares a turn of the schedule.
+"""Runs: which part of a line each rank reads in each lane.
 
-A turn of the schedule belongs to one source when batches are debiased, and to all sources together when they are mixed. In the
-latter case every source has its own line, and the copies of a run are shared out evenly along it: whatever stretch of steps
-one looks at, each source has its share there.
-
-Who reads which part of a line? Lanes and ranks, each with one consecutive run.
+A turn of the schedule belongs to one source when batches are debiased, and to all sources together when they are mixed. Then
+every source has its own line, and the copies of a run are shared out evenly along it: each source has its share of any
+consecutive steps.
 
 A DataLoader hands out steps round robin, so step t belongs to lane ``t % lanes``. The line of a segment is cut into runs,
 lane by lane and, within a lane, ranks side by side, each exactly as long as what its steps demand:
@@ -38,19 +36,12 @@ from equitar.rng import fold
 
 
 class Runs(NamedTuple):
-    """How a segment is cut.
+    """How a segment is cut."""
 
-    Attributes:
-        demand: Batches of each lane, (lanes,).
-        world_size: Ranks that have a run of their own in each lane; 1 where they share one.
-        batch_size: Samples in a batch of a run.
-        smallest: Batches that a window needs at least.
-    """
-
-    demand: Int64
-    world_size: int
-    batch_size: int
-    smallest: int
+    demand: Int64  # batches of each lane, (lanes,)
+    world_size: int  # ranks that have a run of their own in each lane; 1 where they share one
+    batch_size: int  # samples in a batch of a run
+    smallest: int  # batches that a window needs at least
 
     @property
     def num_lanes(self) -> int:
@@ -88,7 +79,7 @@ def cut(demand: Int64, *, world_size: int, batch_size: int, most: int, room: int
 
 
 def round_by_round(positions: Int64, *, length: int, rounds: int) -> Int64:
-    """Return where a run's positions lie on its line when it is gone through in rounds, (n,).
+    """Return where a run's positions lie on its line when it is read in rounds, (n,).
 
     Copies of a sample lie side by side on a line. Taking every `rounds`-th copy, then those after them, and so on, goes
     through all samples once before the first comes back.
@@ -122,112 +113,92 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DealerSpec:
-    """What a track is made from.
+    """What a dealer is made from."""
 
-    Attributes:
-        sources: Index of each source in the plan, (sources,).
-        supplies: The sources.
-        quota: Copies of each source in an epoch, over all worlds, (sources,).
-        in_pass: Copies that a pass of each source gives, (sources,).
-        num_steps: Turns of the track in an epoch.
-        world: Which world of ranks this is, in [0, num_worlds); its runs begin where those of the world before it end.
-        num_worlds: Worlds that draw the track's source each at its own turns.
-        world_size: Ranks of a world.
-        batch_size: Samples per rank and step.
-        largest: Batches of a full window.
-        key: Key of the seed.
-        epoch: Which epoch.
-        walk: How epochs go along the passes.
-    """
-
-    sources: Sequence[int]
+    sources: Sequence[int]  # index of each source in the plan, (sources,)
     supplies: Sequence[Supply]
-    quota: Sequence[int]
-    in_pass: Sequence[int]
-    num_steps: int
-    world: int
-    num_worlds: int
-    world_size: int
-    batch_size: int
-    largest: int
-    key: int
+    quota: Sequence[int]  # copies of each source in an epoch, over all worlds, (sources,)
+    in_pass: Sequence[int]  # copies that a pass of each source gives, (sources,)
+    num_steps: int  # turns of the dealer in an epoch
+    world: int  # which world of ranks, in [0, num_worlds); its runs begin where those of the world before it end
+    num_worlds: int  # worlds that draw the source, each at its own turns
+    world_size: int  # ranks of a world
+    batch_size: int  # samples per rank and step
+    largest: int  # batches of a full window
+    key: int  # key of the seed
     epoch: int
-    walk: PassStart
+    pass_start: PassStart
 
 
 class EpochRuns:
-    """All runs of one epoch, laid on their lines.
+    """All runs of one epoch on their lines."""
 
-    Attributes:
-        segments: The segments of the epoch.
-    """
-
-    def __init__(self, setup: DealerSpec, lane_counts: Callable[[int], Int64]) -> None:
-        """Prepare the runs; lines are laid when they are asked for.
+    def __init__(self, spec: DealerSpec, lane_counts: Callable[[int], Int64]) -> None:
+        """Prepare the segments; lines are made when they are asked for.
 
         Args:
-            setup: What they are made from.
+            spec: What they are made from.
             lane_counts: Gives how many of the first so many turns lie in each lane, (lanes,).
         """
-        self._setup, self._lane_counts = setup, lane_counts
-        self._per_turn = setup.world_size * setup.batch_size
-        self._at_least = [max(pair) for pair in zip(setup.quota, setup.in_pass, strict=True)]
-        self._most = most_of(setup.supplies, setup.quota, setup.in_pass)
-        self._rounds = [  # how often a source is gone through, where that is more than once
+        self._spec, self._lane_counts = spec, lane_counts
+        self._per_turn = spec.world_size * spec.batch_size
+        self._at_least = [max(pair) for pair in zip(spec.quota, spec.in_pass, strict=True)]
+        self._most = most_of(spec.supplies, spec.quota, spec.in_pass)
+        self._rounds = [  # passes of a source, where there is more than one
             -((-quota << 20) // supply.total) if quota > whole else 1
-            for quota, whole, supply in zip(setup.quota, setup.in_pass, setup.supplies, strict=True)
+            for quota, whole, supply in zip(spec.quota, spec.in_pass, spec.supplies, strict=True)
         ]
-        bases = np.cumsum([0, *(int(supply.num_rows.sum()) for supply in setup.supplies)])
+        bases = np.cumsum([0, *(int(supply.num_rows.sum()) for supply in spec.supplies)])
         self._first_sample = [  # (shards + 1,) each, number of each shard's first sample
             base + np.concatenate([[0], np.cumsum(supply.num_rows)])
-            for base, supply in zip(bases[:-1].tolist(), setup.supplies, strict=True)
+            for base, supply in zip(bases[:-1].tolist(), spec.supplies, strict=True)
         ]
         self.segments = self._segments()
-        self.line = lru_cache(maxsize=2 * len(setup.supplies))(self._lay)
+        self.line = lru_cache(maxsize=2 * len(spec.supplies))(self._make_line)
         self.runs = lru_cache(maxsize=8)(self._cut)
 
     def _segments(self) -> list[Segment]:
-        setup = self._setup
-        if setup.walk.restart_each_epoch:
-            parts = tuple(PassPart(setup.epoch, 0, quota) for quota in setup.quota)
-            return [Segment(0, setup.num_steps, parts)]
-        unit = self._per_turn * setup.num_worlds if len(setup.supplies) == 1 else 1  # whole batches of a single source
+        spec = self._spec
+        if spec.pass_start.restart_each_epoch:
+            parts = tuple(PassPart(spec.epoch, 0, quota) for quota in spec.quota)
+            return [Segment(0, spec.num_steps, parts)]
+        unit = self._per_turn * spec.num_worlds if len(spec.supplies) == 1 else 1  # whole batches of a single source
         return segments_of(
-            setup.epoch - setup.walk.epoch,
-            num_steps=setup.num_steps,
-            in_pass=setup.in_pass,
+            spec.epoch - spec.pass_start.epoch,
+            num_steps=spec.num_steps,
+            in_pass=spec.in_pass,
             most=max(1, *self._most),
             taken=self._taken,
             begin=[
-                setup.walk.begin(supply.name, supply.copies, whole, unit)
-                for supply, whole in zip(setup.supplies, setup.in_pass, strict=True)
+                spec.pass_start.begin(supply.name, supply.copies, whole, unit)
+                for supply, whole in zip(spec.supplies, spec.in_pass, strict=True)
             ],
         )
 
-    def places_after(self, turns: int) -> list[PassPosition]:
+    def positions_after(self, turns: int) -> list[PassPosition]:
         """Return where each source stands in its passes after so many turns of the epoch."""
-        segment = max(0, sum(one.start < turns for one in self.segments) - 1)
+        segment = max(0, sum(part.start < turns for part in self.segments) - 1)
         before, now = self._taken(self.segments[segment].start), self._taken(turns)
         result = []
         for source, part in enumerate(self.segments[segment].parts):
-            supply, whole = self._setup.supplies[source], self._setup.in_pass[source]
+            supply, whole = self._spec.supplies[source], self._spec.in_pass[source]
             if (
-                self._setup.quota[source] >= whole or self._setup.walk.restart_each_epoch
-            ):  # it begins a pass with each epoch
+                self._spec.quota[source] >= whole or self._spec.pass_start.restart_each_epoch
+            ):  # begins a pass each epoch
                 result.append(PassPosition(supply.name, part.pass_number + (turns > 0), 0, supply.copies))
             else:
-                at = part.first + now[source] - before[source]
-                result.append(PassPosition(supply.name, part.pass_number, at, supply.copies))
+                taken = part.first + now[source] - before[source]
+                result.append(PassPosition(supply.name, part.pass_number, taken, supply.copies))
         return result
 
     def _taken(self, turns: int) -> list[int]:
         """Return the copies of each source that the first turns take, over all worlds."""
-        return spread(self._setup.quota, turns * self._per_turn * self._setup.num_worlds)
+        return spread(self._spec.quota, turns * self._per_turn * self._spec.num_worlds)
 
-    def _lay(self, source: int, segment: int) -> Line:
+    def _make_line(self, source: int, segment: int) -> Line:
         """Return the line of a source in a segment."""
-        supply = self._setup.supplies[source]
-        key = fold(self._setup.key, supply.key, self.segments[segment].parts[source].pass_number)
+        supply = self._spec.supplies[source]
+        key = fold(self._spec.key, supply.key, self.segments[segment].parts[source].pass_number)
         return Line(supply, key=key, at_least=self._at_least[source])
 
     def _cut(self, segment: int) -> tuple[Runs, Int64]:
@@ -236,10 +207,10 @@ class EpochRuns:
         before = self._lane_counts(start)
         runs = cut(
             self._lane_counts(start + num_steps) - before,
-            world_size=self._setup.world_size,
-            batch_size=self._setup.batch_size,
+            world_size=self._spec.world_size,
+            batch_size=self._spec.batch_size,
             most=max(1, *self._most),
-            room=max(1, sum(one for one in self._most if one > 1)),
+            room=max(1, sum(most for most in self._most if most > 1)),
             reach=self._reach(),
         )
         return runs, before
@@ -248,7 +219,7 @@ class EpochRuns:
         """Return the copies of a run among which every source with repeats has as many as one of its samples."""
         if len(self._most) == 1:
             return 0  # a run of a single source has more than that
-        total, pairs = sum(self._setup.quota), zip(self._most, self._setup.quota, strict=True)
+        total, pairs = sum(self._spec.quota), zip(self._most, self._spec.quota, strict=True)
         # By so much the share of a source in a span may be off: a copy for each other source.
         margin = len(self._most) + 1
         return max((-(-(most + margin) * total // quota) for most, quota in pairs if most > 1), default=0)
@@ -257,10 +228,10 @@ class EpochRuns:
         """Return the copies of each source between two batches of a run, counted from the start of the segment."""
         runs, _ = self.runs(run.segment)
         start, num_steps, _ = self.segments[run.segment]
-        origin = self._setup.world * num_steps * self._per_turn + runs.first(run.lane, run.rank)
+        origin = self._spec.world * num_steps * self._per_turn + runs.first(run.lane, run.rank)
         low, high = origin + first * runs.batch_size, origin + last * runs.batch_size
-        before = start * self._per_turn * self._setup.num_worlds
-        taken = [spread(self._setup.quota, before + at) for at in (0, low, high)]
+        before = start * self._per_turn * self._spec.num_worlds
+        taken = [spread(self._spec.quota, before + position) for position in (0, low, high)]
         return [(below - base, above - base) for base, below, above in zip(*taken, strict=True)]
 
     def whole(self, run: Run) -> list[tuple[int, int]]:
@@ -269,21 +240,20 @@ class EpochRuns:
 
     def copies(self, run: Run, first: int, last: int) -> PlannedSamples:
         """Return the copies between two batches of a run, source after source."""
-        found = []
-        for source, (span, all_of_it) in enumerate(zip(self.spans(run, first, last), self.whole(run), strict=True)):
-            begin, end = all_of_it
+        parts = []
+        for source, (span, (begin, end)) in enumerate(zip(self.spans(run, first, last), self.whole(run), strict=True)):
             positions = np.arange(span[0] - begin, span[1] - begin)
             within = round_by_round(positions, length=end - begin, rounds=self._rounds[source])
-            found.append(self._at(source, run.segment, begin + within))
-        return PlannedSamples(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+            parts.append(self._copies_at(source, run.segment, begin + within))
+        return PlannedSamples(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def shared(self, run: Run) -> tuple[Int64, Int64]:
         """Return the samples that a run shares with the run before it, and with the one after it."""
         before, after = [], []
         for source, (low, high) in enumerate(self.whole(run)):
             if self._most[source] > 1 and low < high:
-                edges = self._at(source, run.segment, np.array([low - 1, low, high - 1, high]))
-                outside_low, inside_low, inside_high, outside_high = self.samples(edges).tolist()
+                edges = self._copies_at(source, run.segment, np.array([low - 1, low, high - 1, high]))
+                outside_low, inside_low, inside_high, outside_high = self.sample_ids(edges).tolist()
                 before += [inside_low] if outside_low == inside_low else []
                 after += [inside_high] if outside_high == inside_high else []
         return np.array(before, np.int64), np.array(after, np.int64)
@@ -291,24 +261,20 @@ class EpochRuns:
     def remainder(self, source: int, segment: int) -> PlannedSamples:
         """Return what the pass of a source leaves over, without the samples at its ends: they lie on cuts."""
         length, taken = self.line(source, segment).length, self._at_least[source]
-        left = self._at(source, segment, np.arange(taken, length) - self.segments[segment].parts[source].first)
-        samples = self.samples(left)
-        inner = (
-            (samples != samples[0]) & (samples != samples[-1])
-            if len(samples) and self._most[source] > 1
-            else slice(None)
-        )
+        left = self._copies_at(source, segment, np.arange(taken, length) - self.segments[segment].parts[source].first)
+        ids = self.sample_ids(left)
+        inner = (ids != ids[0]) & (ids != ids[-1]) if len(ids) and self._most[source] > 1 else slice(None)
         return PlannedSamples(*(column[inner] for column in left))
 
-    def samples(self, places: PlannedSamples) -> Int64:
-        """Return a number for each place that is the same for copies of one sample and for nothing else, (n,)."""
-        result: Int64 = places.row.copy()
-        for source, base in zip(self._setup.sources, self._first_sample, strict=True):
-            here = places.source == source
-            result[here] += base[places.shard[here]]
+    def sample_ids(self, samples: PlannedSamples) -> Int64:
+        """Return a number for each copy that is the same for copies of one sample and for nothing else, (n,)."""
+        result: Int64 = samples.row.copy()
+        for source, base in zip(self._spec.sources, self._first_sample, strict=True):
+            here = samples.source == source
+            result[here] += base[samples.shard[here]]
         return result
 
-    def _at(self, source: int, segment: int, positions: Int64) -> PlannedSamples:
+    def _copies_at(self, source: int, segment: int, positions: Int64) -> PlannedSamples:
         """Return copies of a source, counted from the start of a segment."""
         copies = self.line(source, segment).at(self.segments[segment].parts[source].first + positions)
-        return PlannedSamples(np.full(len(positions), self._setup.sources[source], np.int64), *copies)
+        return PlannedSamples(np.full(len(positions), self._spec.sources[source], np.int64), *copies)

@@ -1,5 +1,6 @@
-"""Which source is drawn at each step? A shuffled multiset: every source comes exactly as often as its quota says.
+"""Schedules: which source is drawn at each step.
 
+A schedule is a shuffled multiset: every source comes exactly as often as its quota says.
 The schedule is made in blocks of 65,536 steps, so that its memory does not grow with the epoch. Each block holds what its
 sources are owed so far, and is shuffled within. It depends on (seed, epoch, quotas) and on nothing else: every rank and
 every worker computes the same one.
@@ -33,12 +34,12 @@ class Turn(NamedTuple):
 
 
 class Schedule(Protocol):
-    """What a plan asks of a schedule."""
+    """Whose turn each step is."""
 
     num_steps: int
 
     def turn(self, step: int) -> Turn:
-        """Return whose turn a step is, and the how-manieth."""
+        """Return the source of a step, and its ordinals."""
 
     def lane_counts(self, source: int, ordinal: int) -> Int64:
         """Return how many of a source's first `ordinal` steps lie in each lane, (lanes,)."""
@@ -51,11 +52,11 @@ class SingleSchedule:
     """The schedule of a single source: it is drawn at every step."""
 
     def __init__(self, num_steps: int, lanes: int) -> None:
-        """Make it for a number of steps and lanes."""
+        """Keep the number of steps and of lanes."""
         self.num_steps, self._lanes = num_steps, lanes
 
     def turn(self, step: int) -> Turn:
-        """Return whose turn a step is, and the how-manieth."""
+        """Return the source of a step, and its ordinals."""
         return Turn(0, step, step // self._lanes)
 
     def lane_counts(self, source: int, ordinal: int) -> Int64:
@@ -80,22 +81,22 @@ class _Block(NamedTuple):
 class ShuffledSchedule:
     """The schedule of several sources with exact quotas."""
 
-    def __init__(self, parts: Sequence[WeightPhase], *, key: int, lanes: int) -> None:
-        """Make it; blocks are shuffled when they are asked for.
+    def __init__(self, phases: Sequence[WeightPhase], *, key: int, lanes: int) -> None:
+        """Count what each block holds; blocks are shuffled when they are asked for.
 
         Args:
-            parts: The stretches of the epoch.
+            phases: The phases of the epoch.
             key: Key of the schedule, folded from the seed and the epoch.
             lanes: Number of lanes, >= 1.
         """
         self._key, self._lanes = key, lanes
-        self.num_steps = parts[-1].stop
+        self.num_steps = phases[-1].stop
         starts: list[int] = []
         counts = []
-        for part in parts:
-            edges = [*range(0, part.stop - part.start, STEPS_PER_BLOCK), part.stop - part.start]
-            owed = np.array([spread(part.quotas, edge) for edge in edges], np.int64)
-            starts += [part.start + edge for edge in edges[:-1]]
+        for phase in phases:
+            edges = [*range(0, phase.stop - phase.start, STEPS_PER_BLOCK), phase.stop - phase.start]
+            owed = np.array([spread(phase.quotas, edge) for edge in edges], np.int64)
+            starts += [phase.start + edge for edge in edges[:-1]]
             counts.append(np.diff(owed, axis=0))
         self._starts = starts  # first step of each block
         self._counts = np.concatenate(counts)  # (blocks, sources), steps of each source
@@ -104,17 +105,17 @@ class ShuffledSchedule:
         self._block = lru_cache(maxsize=2)(self._shuffle)
 
     def __getstate__(self) -> None:
-        raise TypeError("a schedule is made where it is used, not sent: it is a function of its arguments")
+        raise TypeError("a schedule cannot be pickled: make it from its arguments where it is used")
 
     def sources(self) -> Int64:
-        """Return the source of every step, (steps,): for looking at, as it is as long as the epoch."""
+        """Return the source of every step, (steps,): as long as the epoch, so for reports only."""
         return np.concatenate([self._sequence(block) for block in range(len(self._starts))])
 
     def turn(self, step: int) -> Turn:
-        """Return whose turn a step is, and the how-manieth."""
+        """Return the source of a step, and its ordinals."""
         block = bisect_right(self._starts, step) - 1
-        at = step - self._starts[block]
-        return Turn(*(int(column[at]) for column in self._block(block)))
+        within = step - self._starts[block]
+        return Turn(*(int(column[within]) for column in self._block(block)))
 
     def lane_counts(self, source: int, ordinal: int) -> Int64:
         """Return how many of a source's first `ordinal` steps lie in each lane, (lanes,)."""

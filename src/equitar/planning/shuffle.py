@@ -1,6 +1,4 @@
-"""What lies in a batch? The batches of whatever takes one turn of the schedule, and what may stand in for them.
-
-In which order is a run emitted? In windows: the shuffle buffer as a pure function.
+"""Windows: the shuffle buffer as a pure function, with the batches dealt from it and the substitutes of dropped samples.
 
 A run of batches is cut into windows. In a window the copies of a sample, kept together, are shuffled with all others and
 dealt like cards: the q-th card goes to batch ``q mod batches``. A sample has at most as many copies as the window has
@@ -96,7 +94,7 @@ def deal(
 
 
 class BatchIndex(NamedTuple):
-    """A batch of a lane: where in the track a turn lies."""
+    """Where a batch lies: its number in a lane of a segment."""
 
     segment: int
     lane: int
@@ -109,87 +107,87 @@ class _Window(NamedTuple):
     segment: int
     first: int
     last: int
-    places: PlannedSamples
+    samples: PlannedSamples
 
 
 class Dealer:
-    """The batches of one turn-taker in one epoch."""
+    """The batches of one epoch of a source, or of all mixed sources, and their substitutes."""
 
-    def __init__(self, setup: DealerSpec, lane_counts: Callable[[int], Int64]) -> None:
-        """Prepare the track; windows are dealt when they are asked for.
+    def __init__(self, spec: DealerSpec, lane_counts: Callable[[int], Int64]) -> None:
+        """Prepare the runs; windows are dealt when they are asked for.
 
         Args:
-            setup: What it is made from.
-            lane_counts: Gives how many of the track's first so many turns lie in each lane, (lanes,).
+            spec: What they are made from.
+            lane_counts: Gives how many of the first so many turns lie in each lane, (lanes,).
         """
-        self._setup = setup
-        self._laid = EpochRuns(setup, lane_counts)
-        self._starts = [segment.start for segment in self._laid.segments]
-        self._windows: dict[tuple[int, int], _Window] = {}  # by lane and rank: steps only go forward
+        self._spec = spec
+        self._runs = EpochRuns(spec, lane_counts)
+        self._starts = [segment.start for segment in self._runs.segments]
+        self._windows: dict[tuple[int, int], _Window] = {}  # by lane and rank: steps only increase
 
-    def places_after(self, turns: int) -> list[PassPosition]:
+    def positions_after(self, turns: int) -> list[PassPosition]:
         """Return where each source stands in its passes after so many turns of the epoch."""
-        return self._laid.places_after(turns)
+        return self._runs.positions_after(turns)
 
-    def spot(self, ordinal: int, lane: int, lane_ordinal: int) -> tuple[BatchIndex, Runs]:
+    def locate(self, ordinal: int, lane: int, lane_ordinal: int) -> tuple[BatchIndex, Runs]:
         """Return where a turn lies, and how its segment is cut."""
         segment = bisect_right(self._starts, ordinal) - 1
-        runs, before = self._laid.runs(segment)
+        runs, before = self._runs.runs(segment)
         if runs.num_lanes == len(before):
             return BatchIndex(segment, lane, lane_ordinal - int(before[lane])), runs
-        return BatchIndex(segment, 0, ordinal - self._laid.segments[segment].start), runs
+        return BatchIndex(segment, 0, ordinal - self._runs.segments[segment].start), runs
 
-    def batch(self, spot: BatchIndex, rank: int) -> PlannedSamples:
+    def batch(self, index: BatchIndex, rank: int) -> PlannedSamples:
         """Return one batch of a run."""
-        runs, _ = self._laid.runs(spot.segment)
-        first, window = self._window(spot, rank)
-        at = (spot.batch - first) * runs.batch_size
-        return PlannedSamples(*(column[at : at + runs.batch_size] for column in window))
+        runs, _ = self._runs.runs(index.segment)
+        first, window = self._window(index, rank)
+        start = (index.batch - first) * runs.batch_size
+        return PlannedSamples(*(column[start : start + runs.batch_size] for column in window))
 
     def _edges(self, runs: Runs, lane: int, batch: int) -> tuple[int, int]:
-        largest = max(self._setup.largest, runs.smallest)
+        largest = max(self._spec.largest, runs.smallest)
         return window_of(batch, demand=int(runs.demand[lane]), smallest=runs.smallest, largest=largest)
 
-    def _window(self, spot: BatchIndex, rank: int) -> tuple[int, PlannedSamples]:
-        """Return the window around a batch, with its first batch; the latest of each run is remembered."""
-        found = self._windows.get((spot.lane, rank))
-        if found is None or found.segment != spot.segment or not found.first <= spot.batch < found.last:
-            first, last = self._edges(self._laid.runs(spot.segment)[0], spot.lane, spot.batch)
-            found = _Window(spot.segment, first, last, self._deal(Run(spot.segment, spot.lane, rank), first, last))
-            self._windows[spot.lane, rank] = found
-        return found.first, found.places
+    def _window(self, index: BatchIndex, rank: int) -> tuple[int, PlannedSamples]:
+        """Return the window around a batch, with its first batch; the latest of each run is kept."""
+        window = self._windows.get((index.lane, rank))
+        if window is None or window.segment != index.segment or not window.first <= index.batch < window.last:
+            first, last = self._edges(self._runs.runs(index.segment)[0], index.lane, index.batch)
+            window = _Window(index.segment, first, last, self._deal(Run(index.segment, index.lane, rank), first, last))
+            self._windows[index.lane, rank] = window
+        return window.first, window.samples
 
     def _deal(self, run: Run, first: int, last: int) -> PlannedSamples:
         """Return a window, batch after batch."""
-        columns = self._laid.copies(run, first, last)
-        before, after = self._laid.shared(run)
-        where = (self._setup.epoch, self._setup.world, *self._setup.sources, run.segment, run.lane, first)
+        columns = self._runs.copies(run, first, last)
+        before, after = self._runs.shared(run)
+        where = (self._spec.epoch, self._spec.world, *self._spec.sources, run.segment, run.lane, first)
         order = deal(
-            self._laid.samples(columns),
+            self._runs.sample_ids(columns),
             shared_before=before,
             shared_after=after,
             num_batches=last - first,
-            samples_key=fold(self._setup.key, Purpose.WINDOW_SAMPLES, *where, run.rank),
-            batches_key=fold(self._setup.key, Purpose.WINDOW_BATCHES, *where),
+            samples_key=fold(self._spec.key, Purpose.WINDOW_SAMPLES, *where, run.rank),
+            batches_key=fold(self._spec.key, Purpose.WINDOW_BATCHES, *where),
         ).ravel()
         return PlannedSamples(*(column[order] for column in columns))
 
-    def substitutes(self, spot: BatchIndex, rank: int, place: int) -> Iterator[tuple[int, int]]:
+    def substitutes(self, index: BatchIndex, rank: int, place: int) -> Iterator[tuple[int, int]]:
         """Yield (shard, row) of samples that may stand in for the one at a place, of the same source.
 
         They come from the runs of the same rank, the nearest window first, then from the remainder of the pass. Samples on
         cuts are left out, and the places that choose from the same samples take turns along one order of them: so no two
         choose the same one, none is in the global batch, and no place finds fewer than another because of its hash.
         """
-        batch = self.batch(spot, rank)
+        batch = self.batch(index, rank)
         source = int(batch.source[place])
-        key = fold(self._setup.key, Purpose.SUBSTITUTE, self._setup.epoch, *spot)
+        key = fold(self._spec.key, Purpose.SUBSTITUTE, self._spec.epoch, *index)
         rivals = np.flatnonzero(batch.source == source)
-        in_runs = self._in_turn(self._pools(spot, rank), source, key, seen=set(self._laid.samples(batch).tolist()))
+        in_runs = self._in_turn(self._pools(index, rank), source, key, seen=set(self._runs.sample_ids(batch).tolist()))
         yield from islice(in_runs, int(np.searchsorted(rivals, place)), None, len(rivals))
-        runs, _ = self._laid.runs(spot.segment)
-        own = self._setup.sources.index(source)
-        left_over = self._in_turn([self._laid.remainder(own, spot.segment)], source, key, seen=set())
+        runs, _ = self._runs.runs(index.segment)
+        own = self._spec.sources.index(source)
+        left_over = self._in_turn([self._runs.remainder(own, index.segment)], source, key, seen=set())
         yield from islice(left_over, rank * runs.batch_size + place, None, runs.world_size * runs.batch_size)
 
     def _in_turn(
@@ -197,31 +195,31 @@ class Dealer:
     ) -> Iterator[tuple[int, int]]:
         """Yield (shard, row) of the samples of a source that were not seen, each once, pool after pool."""
         for pool in pools:
-            samples = self._laid.samples(pool)
-            for at in np.argsort(draws(key, samples), kind="stable").tolist():
-                sample = int(samples[at])
-                if pool.source[at] == source and sample not in seen:
+            samples = self._runs.sample_ids(pool)
+            for position in np.argsort(draws(key, samples), kind="stable").tolist():
+                sample = int(samples[position])
+                if pool.source[position] == source and sample not in seen:
                     seen.add(sample)
-                    yield int(pool.shard[at]), int(pool.row[at])
+                    yield int(pool.shard[position]), int(pool.row[position])
 
-    def _pools(self, spot: BatchIndex, rank: int) -> Iterator[PlannedSamples]:
+    def _pools(self, index: BatchIndex, rank: int) -> Iterator[PlannedSamples]:
         """Yield samples that no other rank has at a step, window after window."""
-        runs, _ = self._laid.runs(spot.segment)
+        runs, _ = self._runs.runs(index.segment)
         for turn in range(runs.num_lanes):
-            run = Run(spot.segment, (spot.lane + turn) % runs.num_lanes, rank)
-            for first, last in self._windows_from(runs, run.lane, spot.batch):
-                is_own = turn == 0 and first <= spot.batch < last
-                window = self._window(spot, rank)[1] if is_own else self._deal(run, first, last)
-                alone = ~np.isin(self._laid.samples(window), np.concatenate(self._laid.shared(run)))
+            run = Run(index.segment, (index.lane + turn) % runs.num_lanes, rank)
+            for first, last in self._windows_from(runs, run.lane, index.batch):
+                is_own = turn == 0 and first <= index.batch < last
+                window = self._window(index, rank)[1] if is_own else self._deal(run, first, last)
+                alone = ~np.isin(self._runs.sample_ids(window), np.concatenate(self._runs.shared(run)))
                 yield PlannedSamples(*(column[alone] for column in window))
 
     def _windows_from(self, runs: Runs, lane: int, batch: int) -> Iterator[tuple[int, int]]:
-        """Yield the windows of a lane, from the one that holds a batch round to the one before it."""
+        """Yield the windows of a lane, beginning with that of a batch and wrapping round."""
         demand = int(runs.demand[lane])
         if demand == 0:
             return
-        begin, at = self._edges(runs, lane, min(batch, demand - 1))
-        yield begin, at
-        while at % demand != begin:
-            first, at = self._edges(runs, lane, at % demand)
-            yield first, at
+        begin, end = self._edges(runs, lane, min(batch, demand - 1))
+        yield begin, end
+        while end % demand != begin:
+            first, end = self._edges(runs, lane, end % demand)
+            yield first, end

@@ -1,4 +1,4 @@
-"""What a plan knows of one source: its shards, and how often each row is repeated."""
+"""Supplies: what a plan knows of a source, which is its shards and how often each row is repeated."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ class Supply:
 
     @staticmethod
     def of(name: str, paths: list[str], factors: list[Int64], rounding: Rounding = "systematic") -> Supply:
-        """Return the supply of a source whose factors are all at hand: one array for each shard."""
+        """Return the supply of a source from the factors of all its rows: one array for each shard."""
         return Supply(
             name=name,
             shard_ids=np.array([text_id(path) for path in paths], np.uint64),
-            num_rows=np.array([len(one) for one in factors], np.int64),
-            sums=np.array([int(one.sum()) for one in factors], np.int64),
-            largest=max((int(one.max(initial=0)) for one in factors), default=0),
-            kept=sum(int(np.minimum(one, ONE).sum()) for one in factors),
+            num_rows=np.array([len(rows) for rows in factors], np.int64),
+            sums=np.array([int(rows.sum()) for rows in factors], np.int64),
+            largest=max((int(rows.max(initial=0)) for rows in factors), default=0),
+            kept=sum(int(np.minimum(rows, ONE).sum()) for rows in factors),
             factors=factors.__getitem__,
             rounding=rounding,
         )

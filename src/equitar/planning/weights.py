@@ -1,6 +1,6 @@
-"""What is a weight? The share of the steps at which a source is drawn: the same meaning everywhere.
+"""Weights: the share of the steps at which each source is drawn.
 
-Shares by name are normalised to one. The classes here are other ways to arrive at shares.
+Shares by name are normalised to one. The classes here are other ways to give shares.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from numbers import Real
 from typing import TypeAlias
 
+from equitar.checks import check_integer, plain_number
 from equitar.errors import PlanError
 from equitar.planning.repeat_factors import power_of
 from equitar.planning.supply import Supply
@@ -34,7 +34,7 @@ class Temperature:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """How often each source is gone through in an epoch, by name; with `steps`, shares proportional to passes x size.
+    """Passes of each source in an epoch, by name; with `steps`, shares proportional to passes x size.
 
     Attributes:
         passes: A number >= 0 for every source.
@@ -62,24 +62,48 @@ Changes: TypeAlias = Sequence[tuple[int, Weights | None]]
 
 
 def canonical(weights: Weights | None) -> Weights | None:
-    """Return weights with their names sorted: the order in which they are written changes nothing."""
-    if isinstance(weights, Passes) and isinstance(weights.passes, Mapping):
-        return Passes(dict(sorted(weights.passes.items())))
-    return dict(sorted(weights.items())) if isinstance(weights, Mapping) else weights
+    """Return weights with their numbers checked and their names sorted: the order in which they are written changes nothing.
+
+    Raises:
+        PlanError: If they are not weights, or a number is negative or not finite.
+    """
+    if weights is None or isinstance(weights, Temperature | BySamples | ZeroVL):
+        return weights
+    if isinstance(weights, Passes):
+        return Passes(_numbers(weights.passes, "passes"))
+    return _numbers(weights, "weights")
 
 
 def canonical_changes(weights: Weights | Changes | None) -> Weights | Changes | None:
-    """Return weights, or the weights in a list of changes, with their names sorted."""
-    if isinstance(weights, Sequence):
-        return [(step, canonical(one)) for step, one in weights]
-    return canonical(weights)
+    """Return weights, or the weights in a list of changes, in canonical form; see `canonical`."""
+    if not isinstance(weights, Sequence):
+        return canonical(weights)
+    given: Sequence[object] = weights
+    if not all(isinstance(change, Sequence) and len(change) == 2 for change in given):
+        raise PlanError(
+            f"`weights` must map the name of each source to a number, or list pairs (from_step, weights); got {weights!r}"
+        )
+    return [(check_integer("from_step", start, 0), canonical(changed)) for start, changed in weights]
+
+
+def _numbers(numbers: Mapping[str, float], what: str) -> dict[str, float]:
+    """Return finite numbers >= 0 by name, sorted and as plain numbers, so that they look the same in digests."""
+    if not isinstance(numbers, Mapping):
+        raise PlanError(f"`{what}` must map the name of each source to a number; got {numbers!r}")
+    result = {}
+    for name, value in sorted(numbers.items()):
+        number = plain_number(value)
+        if number is None or not 0 <= number < math.inf:
+            raise PlanError(f"`{what}` must be finite numbers >= 0; got {value!r} for source {name!r}")
+        result[name] = number
+    return result
 
 
 def shares(supplies: Sequence[Supply], weights: Weights | None, left_out: Collection[str]) -> list[Fraction]:
     """Return the share of each source, >= 0, not normalised.
 
     Raises:
-        PlanError: If a weight is missing, unknown, negative or not finite, or all are zero.
+        PlanError: If a weight is missing or for an unknown source, or all are zero.
     """
     if weights is None or isinstance(weights, ZeroVL):
         result = [Fraction(supply.total) for supply in supplies]
@@ -99,32 +123,31 @@ def shares(supplies: Sequence[Supply], weights: Weights | None, left_out: Collec
 
 
 def check_names(numbers: Mapping[str, object], names: Collection[str], what: str, left_out: Collection[str]) -> None:
-    """Raise PlanError if numbers are not of the sources that have these names; those left out may have one or not."""
+    """Raise PlanError if a source has no number, or a number no source; those left out may have one or not."""
     missing = [f"{name!r} has none" for name in names if name not in numbers and name not in left_out]
     unknown = [f"{name!r} is not a source" for name in numbers if name not in names and name not in left_out]
     if missing or unknown:
-        found = " and ".join([*missing[:1], *unknown[:1]])
-        raise PlanError(f"`{what}` must have one number for each of the sources {', '.join(names)}; {found}")
+        problem = " and ".join([*missing[:1], *unknown[:1]])
+        raise PlanError(f"`{what}` must have one number for each of the sources {', '.join(names)}; {problem}")
 
 
 def by_name(
     numbers: Mapping[str, float], supplies: Sequence[Supply], what: str, left_out: Collection[str]
 ) -> list[Fraction]:
-    """Return the numbers in the order of the supplies, checked."""
+    """Return canonical numbers in the order of the supplies.
+
+    Raises:
+        PlanError: If a number is missing or for an unknown source.
+    """
     names = [supply.name for supply in supplies]
-    if not isinstance(numbers, Mapping):
-        raise PlanError(f"`{what}` must map the name of each source to a number; got {numbers!r}")
     check_names(numbers, names, what, left_out)
-    for name in names:
-        if not isinstance(numbers[name], Real) or not (0 <= numbers[name] < math.inf):
-            raise PlanError(f"`{what}` must be finite numbers >= 0; got {numbers[name]!r} for source {name!r}")
     return [Fraction(numbers[name]) for name in names]
 
 
 def check_shares(weights: Weights | Changes | None, names: Collection[str], *, some: bool) -> None:
-    """Raise PlanError if weights that go by name are not of these sources; `some` need not have any."""
-    parts = [one for _, one in weights] if isinstance(weights, Sequence) else [weights]
-    for part in parts:
-        by_name = part.passes if isinstance(part, Passes) else part
-        if isinstance(by_name, Mapping):
-            check_names(by_name, names, "passes" if isinstance(part, Passes) else "weights", names if some else ())
+    """Raise PlanError if weights by name do not fit the names of the sources; with `some`, sources may have none."""
+    phases = [changed for _, changed in weights] if isinstance(weights, Sequence) else [weights]
+    for phase in phases:
+        numbers = phase.passes if isinstance(phase, Passes) else phase
+        if isinstance(numbers, Mapping):
+            check_names(numbers, names, "passes" if isinstance(phase, Passes) else "weights", names if some else ())

@@ -168,11 +168,11 @@ def preview_of(batches: Batches, memory: RowMemory, *, epoch: int, num_workers: 
     return Preview(
         epoch=epoch,
         steps=planned.num_steps,
-        batch_size=planned.shape.batch_size,
+        batch_size=planned.spec.batch_size,
         world_size=prepared.world_size,
         num_workers=num_workers,
-        plan_workers=planned.shape.lanes,
-        seed=planned.shape.seed,
+        plan_workers=planned.spec.lanes,
+        seed=planned.spec.seed,
         digest=planned.digest,
         sources=tuple(
             SourcePreview(
@@ -271,16 +271,16 @@ def _consumers(
     """Return what the first consumers read, and the number of steps that this is counted over."""
     workers = max(1, num_workers)
     each = -(-plan.num_steps // workers)  # steps of a consumer
-    within = min(_MOST_BATCHES // max(1, each), _MOST_PLACES // max(1, each * plan.shape.batch_size), _MOST_CONSUMERS)
+    within = min(_MOST_BATCHES // max(1, each), _MOST_PLACES // max(1, each * plan.spec.batch_size), _MOST_CONSUMERS)
     chosen = range(min(max(1, within), prepared.world_size * workers))
-    most_steps = min(_MOST_BATCHES, max(1, _MOST_PLACES // plan.shape.batch_size)) * workers
+    most_steps = min(_MOST_BATCHES, max(1, _MOST_PLACES // plan.spec.batch_size)) * workers
     counted_steps = plan.num_steps if within else min(plan.num_steps, most_steps)
     topologies = [_topology(prepared, consumer // workers, consumer % workers, num_workers) for consumer in chosen]
     read: list[list[Int64]] = [[] for _ in chosen]  # (3, n) each: source, shard and row
     for step in range(counted_steps):  # steps outside, ranks inside: a window that workers share is dealt once
         for consumer in range(step % workers, len(chosen), workers):
             first, last = plan.share(step, topologies[consumer].rank, prepared.world_size)
-            read[consumer].append(np.stack(plan.places(step, first, last)[:3]))
+            read[consumer].append(np.stack(plan.samples(step, first, last)[:3]))
     index_of = {source.name: index for index, source in enumerate(prepared.catalog.sources)}
     in_catalog = np.array([index_of[name] for name in plan.names], np.int64)
     consumers = (_consumer(memory, in_catalog, *pair) for pair in zip(topologies, read, strict=True))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from equitar.arrays import Int64
-from equitar.planning.repeat_factors import RepeatFactor, asked_factor
+from equitar.planning.repeat_factors import RepeatFactor
 from equitar.planning.supply import Supply
 from equitar.reporting.stats import CopyCounter, Stats
 from equitar.reporting.thresholds import LabelledRowCounter, ThresholdOutcome, summed, threshold_outcomes
@@ -89,8 +89,8 @@ def report_of(
     batches = with_supplies(batches, look_and_supply)
     supplies = batches.prepared().supplies
     preview = preview_of(batches, memories[0], epoch=epoch, num_workers=num_workers)
-    order, shape = batches.order, batches.plan(epoch, num_workers=num_workers).shape
-    outcomes = looks[0].outcomes(supplies, lambda repeated: order.recipe.plan(repeated, shape))
+    order, spec = batches.order, batches.plan(epoch, num_workers=num_workers).spec
+    outcomes = looks[0].outcomes(supplies, lambda repeated: order.recipe.plan(repeated, spec))
     stats = looks[0].copies.stats(passes_of(batches, epoch))
     return looks[0].report(stats, preview, outcomes, _arguments(order, preview))
 
@@ -99,7 +99,7 @@ class _Look:
     """One pass over the sidecars for all parts of a report."""
 
     def __init__(self, catalog: Catalog, repeat: Repeat) -> None:
-        self._catalog, self._repeat, factor = catalog, repeat, asked_factor(repeat)
+        self._catalog, self._repeat, factor = catalog, repeat, RepeatFactor.of(repeat)
         is_formula = isinstance(factor, RepeatFactor) and not callable(factor.heuristic)
         self._factor = factor if isinstance(factor, RepeatFactor) and is_formula else RepeatFactor()
         self._chosen = self._factor.threshold if is_formula or factor is None else None

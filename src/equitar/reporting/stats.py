@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from equitar.arrays import Float64, Int64
-from equitar.planning.repeat_factors import ONE, ClassCounts, RepeatFactor, asked_factor, class_factors
+from equitar.planning.repeat_factors import ONE, ClassCounts, RepeatFactor, class_factors
 from equitar.planning.supply import Supply
-from equitar.presence import places_of
+from equitar.presence import positions_of
 from equitar.sidecars.catalog import Catalog, Repeat, ShardRows, catalog_of, supplies_of
 from equitar.sources import Source, listed_sources
 from equitar.urls import shown
@@ -126,7 +126,7 @@ class CopyCounter:
 
     def __init__(self, catalog: Catalog, repeat: Repeat) -> None:
         """Take the class counts from the catalog."""
-        self._catalog, self._factor = catalog, asked_factor(repeat)
+        self._catalog, self._factor = catalog, RepeatFactor.of(repeat)
         for_labels = self._factor if isinstance(self._factor, RepeatFactor) else None
         self._sums = []
         for source, (summary, selection) in enumerate(zip(catalog.summaries, catalog.selections, strict=True)):
@@ -156,7 +156,7 @@ class CopyCounter:
         sums.total += int(factors.sum())
         if presence is not None and sums.counts is not None:
             of_entries = np.repeat(factors, np.diff(presence.indptr))  # (entries,), factor of the row of each
-            labels = places_of(sums.counts.ids, presence.ids[of_entries > 0])  # rows left out may have other labels
+            labels = positions_of(sums.counts.ids, presence.ids[of_entries > 0])  # rows left out may have other labels
             sums.copies += np.bincount(labels, of_entries[of_entries > 0], minlength=len(sums.copies)) / ONE
 
     def stats(self, passes: Sequence[float]) -> Stats:

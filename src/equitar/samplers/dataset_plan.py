@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from math import isqrt
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,7 +167,7 @@ def _dtype_for(largest: int) -> type[np.int32 | np.int64]:
 
 Datasets: TypeAlias = Mapping[str, int | Sized] | Sized
 Labels: TypeAlias = Mapping[str, LabelPresence] | LabelPresence
-IndexRepeat: TypeAlias = float | RepeatFactor | FactorsOf | None
+IndexRepeat: TypeAlias = float | Literal["median"] | RepeatFactor | FactorsOf | None
 STATE_VERSION = 1
 _ALL = 1 << 62  # samples to shuffle together: as many as there are
 
@@ -211,9 +211,9 @@ class IndexPlan:
         gives_batches: bool,
     ) -> None:
         """Make it; see `equitar.samplers`. It gives batches or single samples."""
-        check_integer("seed", seed, 0)
-        check_place(rank, world_size)
-        self._recipe, self._batch_size, self._seed = recipe, batch_size, seed
+        rank, world_size = check_place(rank, world_size)
+        self._recipe, self._batch_size = recipe, check_integer("batch_size", batch_size, 1)
+        self._seed = check_integer("seed", seed, 0)
         self._shuffle = _ALL if shuffle is None else shuffle
         self._rank, self._world_size, self._gives_batches = rank, world_size, gives_batches
         self.is_to_be_compared = rank is None  # a given rank may be another one's, looked at from here
@@ -236,7 +236,7 @@ class IndexPlan:
         _, now = self.place()
         planned_for = world_size or now
         batch_size = batch_size_then(planned_for, batch_size=self._batch_size, world_size=now)
-        if self._plan is None or (self._plan.shape.epoch, self._plan.shape.world_size) != (epoch, planned_for):
+        if self._plan is None or (self._plan.spec.epoch, self._plan.spec.world_size) != (epoch, planned_for):
             shape = PlanSpec(
                 batch_size=batch_size,
                 world_size=planned_for,
@@ -260,7 +260,7 @@ class IndexPlan:
         """Yield the indices of this rank at each step, from the first one on."""
         rank, world_size = self.place()
         for step in range(first, plan.num_steps):
-            places = plan.places(step, *plan.share(step, rank, world_size))
+            places = plan.samples(step, *plan.share(step, rank, world_size))
             yield indices_of(self._sources, plan.names, places)
 
     def begun(self, compare: Callable[[str, int], None]) -> tuple[Plan, int, int]:
@@ -284,7 +284,7 @@ class IndexPlan:
             version=STATE_VERSION,
             epoch=mark.epoch,
             given=mark.given,
-            world_size=plan.shape.world_size,
+            world_size=plan.spec.world_size,
             global_batch=plan.global_batch,
             digest=plan.digest,
         )
@@ -326,7 +326,7 @@ def _sources_of(
     """Return datasets as sources."""
     parts = _parts_of(datasets, names)
     lengths = {name: part if isinstance(part, int) else len(part) for name, part in parts.items()}
-    how = RepeatFactor(repeat) if isinstance(repeat, float | int) else repeat
+    how = RepeatFactor.of(repeat)
     if how is None:
         factors = None
     elif isinstance(how, RepeatFactor):

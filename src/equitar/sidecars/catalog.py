@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from equitar.planning.repeat_factors import (
     ONE,
     ClassCounts,
     RepeatFactor,
-    asked_factor,
     class_factors,
     count_classes,
     sample_factors,
@@ -37,7 +36,7 @@ from equitar.sources import Source, index_command, listed_sources
 from equitar.urls import join, shown
 
 logger = logging.getLogger("equitar")
-Repeat: TypeAlias = float | RepeatFactor | Callable[[Sidecar], Any] | None
+Repeat: TypeAlias = float | Literal["median"] | RepeatFactor | Callable[[Sidecar], Any] | None
 
 
 class _Census(NamedTuple):
@@ -250,7 +249,7 @@ def supplies_of(catalog: Catalog, repeat: Repeat, visitors: Sequence[RowVisitor]
     Raises:
         SidecarError: If repeats need labels that a source was indexed without.
     """
-    factor = asked_factor(repeat)
+    factor = RepeatFactor.of(repeat)
     return [
         _supply(catalog, source, factors, factor, visitors)
         for source, factors in enumerate(_factors_of(catalog, factor))
@@ -263,7 +262,7 @@ def row_factors(catalog: Catalog, repeat: Repeat) -> list[Callable[[int, Sidecar
     Raises:
         SidecarError: If repeats need labels that a source was indexed without.
     """
-    return [factors.of for factors in _factors_of(catalog, asked_factor(repeat))]
+    return [factors.of for factors in _factors_of(catalog, RepeatFactor.of(repeat))]
 
 
 def _factors_of(catalog: Catalog, factor: RepeatFactor | Callable[[Sidecar], Any] | None) -> list[_Factors]:

@@ -1,4 +1,4 @@
-"""How are whole files read and written, here or in a store? Local ones never load fsspec."""
+"""Whole files, local or in a store: read, written atomically, removed. Local ones never load fsspec."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from equitar.storage.remote import filesystem, is_web, patiently
 from equitar.storage.retry import store_failures
 from equitar.urls import local_path, shown, without_secrets
 
-_RENAMING = frozenset({"sftp", "ssh", "ftp", "hdfs", "webhdfs", "smb"})  # a half-written file would be seen there
+_RENAMING = frozenset({"sftp", "ssh", "ftp", "hdfs", "webhdfs", "smb"})  # where a half-written file would be visible
 
 
 def read_bytes(url: str, storage_options: StorageOptions) -> bytes:
-    """Return a whole file; FileNotFoundError if it is not there."""
+    """Return the contents of a file; FileNotFoundError if it does not exist."""
     local = local_path(url)
     if local is not None:
         return Path(local).read_bytes()
-    return cast("bytes", patiently(url, storage_options, "its bytes", lambda files, path: files.cat_file(path)))
+    return cast("bytes", patiently(url, storage_options, "its contents", lambda files, path: files.cat_file(path)))
 
 
 def write_bytes_atomically(url: str, raw: bytes, storage_options: StorageOptions) -> None:
-    """Write a whole file so that a reader sees the old one or the new one; folders are made as needed.
+    """Write a file so that readers see either the old one or the new one; folders are created as needed.
 
-    A store of objects shows an object when it is complete. Elsewhere the file is written under another name first.
+    An object store shows an object once it is complete. Elsewhere the file is written under another name and renamed.
     """
     local = local_path(url)
     try:
@@ -37,20 +37,20 @@ def write_bytes_atomically(url: str, raw: bytes, storage_options: StorageOptions
         else:
             _write_remote(*filesystem(url, storage_options), raw)
     except store_failures() as error:
-        # Not found is a folder that cannot be made, as in /proc: no shard that is missing.
+        # FileNotFoundError here means a folder that cannot be created, as in /proc.
         is_read_only = isinstance(error, PermissionError | FileNotFoundError) or getattr(error, "errno", None) == EROFS
         if local is not None and not is_read_only:
             raise
-        told = without_secrets(f"{type(error).__name__}: {error}", storage_options)
-        seen = f"{shown(url)} cannot be written ({told})"
+        cause = without_secrets(f"{type(error).__name__}: {error}", storage_options)
+        problem = f"{shown(url)} cannot be written ({cause})"
         if is_read_only:
-            raise ReadOnlyError(f"{seen}; name a folder that can be by `--sidecars` (`Source(sidecars=...)`)") from None
-        raise StorageError(f"{seen}; mend its store, or name another folder by `--sidecars`") from None
+            raise ReadOnlyError(f"{problem}; pass a writable folder as `--sidecars` (`Source(sidecars=...)`)") from None
+        raise StorageError(f"{problem}; fix its store, or pass another folder as `--sidecars`") from None
 
 
 def _write_remote(files: Any, path: str, raw: bytes) -> None:
     if is_web(files):
-        raise OSError(EROFS, "web servers are read only")
+        raise OSError(EROFS, "web servers are read-only")
     files.makedirs(path.rpartition("/")[0], exist_ok=True)
     protocols = {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
     if protocols & _RENAMING:
@@ -63,7 +63,9 @@ def _write_remote(files: Any, path: str, raw: bytes) -> None:
 
 def _write_local(path: Path, raw: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")  # in the same folder: a rename must not copy
+    partial = path.with_name(
+        f"{path.name}.{uuid.uuid4().hex}.partial"
+    )  # in the same folder, so that renaming does not copy
     try:
         partial.write_bytes(raw)
         partial.replace(path)
@@ -72,11 +74,11 @@ def _write_local(path: Path, raw: bytes) -> None:
 
 
 def exists(url: str, storage_options: StorageOptions) -> bool:
-    """Return whether a file is there."""
+    """Return whether a file exists."""
     local = local_path(url)
     if local is not None:
         return Path(local).exists()
-    try:  # not by `exists`, to which a web server that does not answer has no file
+    try:  # not `exists`, which takes a web server that does not answer for a missing file
         patiently(url, storage_options, "an answer", lambda files, path: files.info(path))
     except FileNotFoundError:
         return False
@@ -84,7 +86,7 @@ def exists(url: str, storage_options: StorageOptions) -> bool:
 
 
 def remove(url: str, storage_options: StorageOptions) -> None:
-    """Remove a file that may be gone already."""
+    """Remove a file if it exists."""
     local = local_path(url)
     if local is not None:
         Path(local).unlink(missing_ok=True)
@@ -95,7 +97,7 @@ def remove(url: str, storage_options: StorageOptions) -> None:
 
 
 def is_newer(url: str, other: str) -> bool:
-    """Return whether a local file was written after another; False where that cannot be told."""
+    """Return whether a local file was modified after another; False for files that are not local."""
     first, second = local_path(url), local_path(other)
     if first is None or second is None:
         return False
@@ -103,7 +105,7 @@ def is_newer(url: str, other: str) -> bool:
 
 
 def touch(url: str) -> None:
-    """Note on a local file that it is as new as it can be."""
+    """Set the modification time of a local file to now."""
     local = local_path(url)
     if local is not None:
         Path(local).touch()

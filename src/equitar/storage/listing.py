@@ -1,7 +1,7 @@
-"""Where do shards lie?
+"""Listing of shards: patterns, globs and `@FILE` of a source, expanded and sorted.
 
-Local paths, ``file:`` and whatever fsspec opens are served; local files never load fsspec. A shard is identified by its path
-below the root of its source, so that the order of a list, the mount point and the scheme change nothing.
+URLs are local paths, ``file:`` URLs and whatever fsspec opens; local files never load fsspec. A shard is identified by its path
+below the root of its source, so the order of the list, the mount point and the scheme do not matter.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PART = re.compile(r"(?P<file>.+\.(?:yaml|yml|json)):(?P<part>[^/:]+)", re.DOTAL
 
 
 class _Urls(Sequence[str]):
-    """URLs that are a folder and a path below it: 100,000 of them are put together as they are asked for."""
+    """URLs made of a folder and paths, joined when they are accessed, which saves memory for 100,000 of them."""
 
     __slots__ = ("_folder", "_paths")
 
@@ -40,7 +40,7 @@ class _Urls(Sequence[str]):
 
     @classmethod
     def of(cls, paths: Sequence[str], urls: Sequence[str]) -> Sequence[str]:
-        """Return the same URLs, as paths of one folder if they are that."""
+        """Return the same URLs, stored as folder and paths where possible."""
         folder = urls[0].removesuffix(paths[0]) if urls else ""
         is_folder = all(url == folder + path for path, url in zip(paths, urls, strict=True))
         return cls(folder, paths) if is_folder else tuple(urls)
@@ -49,13 +49,13 @@ class _Urls(Sequence[str]):
         return len(self._paths)
 
     @overload
-    def __getitem__(self, at: int) -> str: ...
+    def __getitem__(self, index: int) -> str: ...
     @overload
-    def __getitem__(self, at: slice) -> Sequence[str]: ...
-    def __getitem__(self, at: int | slice) -> str | Sequence[str]:
-        if isinstance(at, slice):
-            return tuple(self._folder + path for path in self._paths[at])
-        return self._folder + self._paths[at]
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return tuple(self._folder + path for path in self._paths[index])
+        return self._folder + self._paths[index]
 
     def __eq__(self, other: object) -> bool:
         return tuple(self) == tuple(other) if isinstance(other, _Urls | tuple | list) else NotImplemented
@@ -66,21 +66,13 @@ class _Urls(Sequence[str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardList:
-    """The shards of a source, sorted by path.
+    """The shards of a source, sorted by path."""
 
-    Attributes:
-        root: What the paths are relative to: a folder, or the URL of one.
-        paths: Path of each shard below `root`; it identifies the shard.
-        urls: What opens each shard, as the user wrote it.
-        sidecars: Folder of the sidecars, which mirrors the paths, and of the summaries: a folder, or the URL of one.
-        stem: What names of the summaries begin with.
-    """
-
-    root: str = field(repr=False)  # like the URLs, it may hold what must not be shown
-    paths: tuple[str, ...]
-    urls: Sequence[str] = field(repr=False)
-    sidecars: str = field(repr=False)
-    stem: str = field(compare=False)
+    root: str = field(repr=False)  # folder or URL that the paths are relative to; may hold secrets, as URLs do
+    paths: tuple[str, ...]  # path of each shard below `root`; it identifies the shard
+    urls: Sequence[str] = field(repr=False)  # URL of each shard, as the user wrote it
+    sidecars: str = field(repr=False)  # folder or URL of the sidecars, which mirrors the paths, and of the summaries
+    stem: str = field(compare=False)  # what names of the summaries begin with
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "urls", _Urls.of(self.paths, tuple(self.urls)))
@@ -89,15 +81,15 @@ class ShardList:
         return len(self.paths)
 
     def only(self, paths: Sequence[str]) -> ShardList:
-        """Return the shards that have these paths, all of which are listed; the texts are shared, not held twice."""
+        """Return the shards with these paths, all of which must be listed."""
         url_of = dict(zip(self.paths, self.urls, strict=True))
         return replace(self, paths=tuple(paths), urls=tuple(url_of[path] for path in paths))
 
 
 def expand(source: Source) -> ShardList:
-    """Return the shards that the patterns of a source stand for.
+    """Return the shards that match the patterns of a source.
 
-    Braces are expanded, then globs. What has no glob is taken as it is, there or not: sidecars may be here and shards elsewhere.
+    Braces are expanded, then globs. A URL without a glob need not exist: sidecars may be here and shards elsewhere.
 
     Raises:
         SourceError: If a pattern matches nothing, a shard is listed twice, or the shards have no common root.
@@ -110,14 +102,14 @@ def expand(source: Source) -> ShardList:
     outside = [place for place in places if not place.startswith(below)]
     if outside:
         raise SourceError(
-            f"source {source.name!r} has the shard {shown(outside[0])} but its `root` is {shown(root)}; mend one of them"
+            f"source {source.name!r} has the shard {shown(outside[0])} but its `root` is {shown(root)}; fix one of them"
         )
     shards = sorted((place[len(below) :], url) for place, url in zip(places, urls, strict=True))
     for (path, first), (other, second) in itertools.pairwise(shards):
         if path == other:
             raise SourceError(
                 f"source {source.name!r} lists {path!r} twice, as {shown(first)} and {shown(second)}, but a shard identifies its samples; "
-                "list it once (more passes are a matter of `weights`)"
+                "list it once (use `weights` for more passes)"
             )
     return ShardList(
         root=root,
@@ -134,7 +126,7 @@ def _matches(pattern: str, source: Source) -> Iterator[str]:
         listed = list(_listed(pattern[1:], source))
         if not listed:
             raise SourceError(
-                f"source {source.name!r} lists {shown(pattern)!r}, which is empty; write one URL a line into it"
+                f"source {source.name!r} lists {shown(pattern)!r}, which is empty; write one URL per line into it"
             )
         yield from listed
         return
@@ -144,46 +136,46 @@ def _matches(pattern: str, source: Source) -> Iterator[str]:
         raise SourceError(
             f"source {source.name!r} has the pattern {shown(pattern)!r}, whose braces are wrong: {error}"
         ) from error
-    for one in unbraced:
-        # What ends as shards do is taken at its word: to ask for each of 100,000 whether it is a folder would take long.
-        if not one.endswith((".tar", ".gz", ".tgz")) and (local := local_path(one)) and Path(local).is_dir():
-            inside = shown(one.rstrip("/")) + "/*.tar"
+    for url in unbraced:
+        # Not checked for names of shards: one call for each of 100,000 would take long.
+        if not url.endswith((".tar", ".gz", ".tgz")) and (local := local_path(url)) and Path(local).is_dir():
+            inside = shown(url.rstrip("/")) + "/*.tar"
             raise SourceError(
-                f"source {source.name!r} names the folder {shown(one)!r} but must name shards, as in {inside!r}"
+                f"source {source.name!r} names the folder {shown(url)!r} but must name shards, as in {inside!r}"
             )
-        found = _glob(one, source.storage_options)
-        if not found:
-            seen = f"source {source.name!r} has the pattern {shown(one)!r}, which matches no file"
-            raise SourceError(f"{seen}; {_what_is_there(one)}")
-        yield from found
+        matches = _glob(url, source.storage_options)
+        if not matches:
+            problem = f"source {source.name!r} has the pattern {shown(url)!r}, which matches no file"
+            raise SourceError(f"{problem}; {_pattern_advice(url)}")
+        yield from matches
 
 
-def _what_is_there(pattern: str) -> str:
-    """Return what lies where a pattern matches nothing: the path is wrong, or the names are."""
+def _pattern_advice(pattern: str) -> str:
+    """Return what to fix in a pattern that matches nothing: its folder, or the names."""
     local = local_path(pattern)
     if local is None:
-        return "mend it"
+        return "fix the pattern"
     folder = Path(local).parent
     while _MAGIC.search(str(folder)):
         folder = folder.parent
     if not folder.is_dir():
-        return f"there is no folder {str(folder)!r}; mend the path"
-    names = sorted(one.name for one in folder.iterdir() if not one.name.endswith(_OURS))
-    like = difflib.get_close_matches(Path(local).name, names, n=1, cutoff=0)
+        return f"folder {str(folder)!r} not found; check the path"
+    names = sorted(path.name for path in folder.iterdir() if not path.name.endswith(_OURS))
+    similar = difflib.get_close_matches(Path(local).name, names, n=1, cutoff=0)
     return f"folder {str(folder)!r} holds " + (
-        f"{len(names)} others, such as {like[0]!r}; mend it" if like else "nothing"
+        f"{len(names)} others, such as {similar[0]!r}; fix the pattern" if similar else "nothing"
     )
 
 
 def _listed(path: str, source: Source) -> Iterator[str]:
-    """Yield the URLs in a file: of another tool, see `equitar.shard_lists`, or one pattern a line."""
+    """Yield the URLs in a list file: of another tool, see `foreign_lists`, or one pattern per line."""
     part = _PART.fullmatch(path)
     file = part["file"] if part else path
     try:
         raw = read_bytes(file, source.storage_options)
     except FileNotFoundError as error:
         raise SourceError(
-            f"source {source.name!r} lists '@{shown(file)}', which is not there; mend the path"
+            f"source {source.name!r} lists '@{shown(file)}', but the file was not found; check the path"
         ) from error
     entries = read_entries(raw, file, part=part["part"] if part else None)
     if entries is not None:
@@ -195,42 +187,42 @@ def _listed(path: str, source: Source) -> Iterator[str]:
 
 
 def _glob(pattern: str, options: StorageOptions) -> list[str]:
-    """Return what a pattern without braces matches; itself if it is no glob."""
+    """Return what a pattern without braces matches; the pattern itself if it is not a glob."""
     local = local_path(pattern)
     if local is not None:
         if not _MAGIC.search(local) or Path(local).exists():
             return [pattern]
-        begin = pattern[: len(pattern) - len(local)]  # what a `file:` URL has before its path
-        # `Path.glob` wants a folder apart from the pattern, and gives other spellings back.
-        return [begin + one for one in sorted(glob.glob(local, recursive=True)) if not one.endswith(_OURS)]  # noqa: PTH207
-    web = pattern.startswith(("http:", "https:"))  # where ? begins a query
-    if pattern.startswith("pipe:") or not ("*" in pattern if web else _MAGIC.search(pattern)):
+        scheme = pattern[: len(pattern) - len(local)]  # of a `file:` URL
+        # `Path.glob` takes the folder apart from the pattern, and spells the results differently.
+        return [scheme + path for path in sorted(glob.glob(local, recursive=True)) if not path.endswith(_OURS)]  # noqa: PTH207
+    is_web = pattern.startswith(("http:", "https:"))  # where ? begins a query
+    if pattern.startswith("pipe:") or not ("*" in pattern if is_web else _MAGIC.search(pattern)):
         return [pattern]
     chain, _, inner = pattern.rpartition("::")
 
-    def found(files: Any, path: str) -> list[str]:
+    def matches(files: Any, path: str) -> list[str]:
         files.invalidate_cache()  # a source may have grown since it was listed
-        return [files.unstrip_protocol(one) for one in sorted(files.glob(path)) if not one.endswith(_OURS)]
+        return [files.unstrip_protocol(name) for name in sorted(files.glob(path)) if not name.endswith(_OURS)]
 
-    return [(f"{chain}::" if chain else "") + one for one in patiently(inner, options, "its list", found)]
+    return [(f"{chain}::" if chain else "") + url for url in patiently(inner, options, "a listing", matches)]
 
 
 def _common_root(places: list[str], source: Source) -> str:
     """Return the deepest folder that holds all shards."""
     folders = [place.split("/")[:-1] for place in places]
     first, last = min(folders), max(folders)
-    depth = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), None)
+    depth = next((level for level, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), None)
     common = first[: min(len(first), len(last)) if depth is None else depth]
-    if "://" in "".join(places) and len(common) < 3:  # scheme, nothing, and bucket or host
+    if "://" in "".join(places) and len(common) < 3:  # scheme, "", and bucket or host
         raise SourceError(
-            f"source {source.name!r} has shards at {shown('/'.join(first))} and at {shown('/'.join(last))} but one source needs one root; "
-            "make two sources of it"
+            f"source {source.name!r} has shards at {shown('/'.join(first))} and at {shown('/'.join(last))} but the shards of a source need a common root; "
+            "make two sources of them"
         )
     return "/".join(common) or "/"
 
 
 def sidecar_path(path: str) -> str:
-    """Return where the sidecar of a shard lies, relative to the same root.
+    """Return the path of the sidecar of a shard, relative to the same root.
 
     >>> sidecar_path("a/x-000.tar"), sidecar_path("a/y.tar.gz")
     ('a/x-000.presence.npz', 'a/y.tar.gz.presence.npz')

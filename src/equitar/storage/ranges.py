@@ -1,9 +1,7 @@
-"""How are parts of a shard read? `Ranges` is all that readers ask of a file, wherever it lies.
+"""Byte ranges of files: the interface `Ranges`, local files, and ranges as a file object that can seek.
 
-How is a remote tar walked whose headers are known to be at certain places? They are fetched side by side, before the walk asks.
-
-The walk itself is the same: it goes from header to header, and verifies each. A place that was wrong costs a request, and is never
-taken at its word.
+`PrefetchedFile` fetches ranges concurrently before they are read, for walking a remote tar whose headers are expected at
+certain positions. The walk still verifies each header; a wrong position only costs another request.
 """
 
 from __future__ import annotations
@@ -27,35 +25,31 @@ class Ranges(Protocol):
     """A file of which ranges are read."""
 
     def read(self, start: int, length: int) -> bytes:
-        """Return bytes of the file, exactly as many as asked for.
+        """Return exactly `length` bytes of the file.
 
         Raises:
-            ShardMismatchError: If the file ends before, or is no longer what it was.
-            StorageError: If its store does not give them.
+            ShardMismatchError: If the file is shorter, or was changed.
+            StorageError: If its store fails.
         """
 
     def size(self) -> int:
         """Return the length of the file in bytes."""
 
     def close(self) -> None:
-        """Let go of it; reading is over."""
+        """Close the file, and end requests under way."""
 
 
 class LocalRanges:
-    """A file that is open here.
-
-    Attributes:
-        descriptor: Its file descriptor, until it is closed.
-    """
+    """A local file."""
 
     def __init__(self, file: int, where: str) -> None:
         """Take over a file descriptor.
 
         Args:
             file: The descriptor.
-            where: What the file is called in errors.
+            where: Name of the file in errors.
         """
-        self.descriptor, self._where = file, where
+        self.descriptor, self._where = file, where  # -1 once closed
 
     @classmethod
     def opened(cls, path: str, where: str) -> LocalRanges:
@@ -64,27 +58,27 @@ class LocalRanges:
 
     @classmethod
     def of(cls, file: BinaryIO, where: str) -> LocalRanges:
-        """Return an open file, which may have no name, and close the object that held it."""
+        """Return an open file, which may have no name, and close the given object."""
         with file:
             file.flush()
             return cls(os.dup(file.fileno()), where)
 
     def read(self, start: int, length: int) -> bytes:
         """Return bytes of the file; see `Ranges`."""
-        found = os.pread(self.descriptor, length, start)
-        if len(found) != length:
-            found += self._rest(start + len(found), length - len(found))
-        return found
+        data = os.pread(self.descriptor, length, start)
+        if len(data) != length:
+            data += self._rest(start + len(data), length - len(data))
+        return data
 
     def _rest(self, start: int, length: int) -> bytes:
-        """Return what a read left out; systems give at most 2 GiB at once."""
+        """Return the rest of a short read; systems return at most 2 GiB at once."""
         parts = []
         while length and (part := os.pread(self.descriptor, length, start)):
             parts.append(part)
             start, length = start + len(part), length - len(part)
         if length:
             raise ShardMismatchError(
-                f"{self._where} ended at byte {start} but its sidecar has data up to {start + length}; restore the shard "
+                f"{self._where} ends at byte {start} but its sidecar has data up to {start + length}; restore the shard "
                 "or run `equitar index` again"
             )
         return b"".join(parts)
@@ -101,85 +95,86 @@ class LocalRanges:
 
 
 class RangesFile(io.RawIOBase):
-    """Ranges as a file that can seek, for a walk; it reads ahead while the walk is near, and little where it jumps."""
+    """Ranges as a file that can seek. It reads ahead more and more while reads are sequential, and little after a jump."""
 
     def __init__(self, ranges: Ranges) -> None:
-        """Read from ranges, which the caller closes."""
+        """Wrap ranges, which the caller closes."""
         super().__init__()
         self._ranges, self._size = ranges, ranges.size()
-        self._at = self._start = 0
-        self._held = b""
+        self._position = self._start = 0
+        self._buffer = b""  # bytes from `_start`
         self._block = _FIRST_BLOCK
 
     def seekable(self) -> bool:
-        """Return that it can seek."""
+        """Return True."""
         return True
 
     def readable(self) -> bool:
-        """Return that it can be read."""
+        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a byte, and return which."""
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
+        """Set the position, and return it."""
+        self._position = offset + (0, self._position, self._size)[whence]
+        return self._position
 
     def read(self, size: int = -1, /) -> bytes:
-        """Return up to `size` bytes, none only at the end."""
-        length = min(self._size - self._at if size < 0 else size, self._size - self._at)
+        """Return up to `size` bytes; none only at the end."""
+        left = self._size - self._position
+        length = left if size < 0 else min(size, left)
         if length <= 0:
             return b""
-        begin = self._at - self._start
-        if not 0 <= begin < len(self._held):
-            is_local = 0 <= begin - len(self._held) < self._block
-            self._block = min(2 * self._block, _LARGEST_BLOCK) if is_local else _FIRST_BLOCK
-            self._held = self._ranges.read(self._at, min(max(length, self._block), self._size - self._at))
-            self._start, begin = self._at, 0
-        found = self._held[begin : begin + length]
-        self._at += len(found)
-        return found
+        begin = self._position - self._start
+        if not 0 <= begin < len(self._buffer):
+            is_sequential = 0 <= begin - len(self._buffer) < self._block
+            self._block = min(2 * self._block, _LARGEST_BLOCK) if is_sequential else _FIRST_BLOCK
+            self._buffer = self._ranges.read(self._position, min(max(length, self._block), left))
+            self._start, begin = self._position, 0
+        data = self._buffer[begin : begin + length]
+        self._position += len(data)
+        return data
 
 
-_GAP = 1 << 17  # bytes that are sooner fetched than a further request answered
+_GAP = 1 << 17  # bytes that are fetched faster than another request is answered
 _LARGEST = 1 << 22  # bytes of one request
-_THREADS = 16  # requests under way; with the above, 64 MB at most
+_THREADS = 16  # concurrent requests; with the above, at most 64 MB
 
 
 class PrefetchedFile(RangesFile):
-    """Ranges as a file, of which some are expected to be read in order; others cost a request each."""
+    """Ranges as a file, of which those expected are fetched ahead; any other costs a request."""
 
     def __init__(self, ranges: Ranges, expected: Int64) -> None:
-        """Read from ranges, which the caller closes after this file.
+        """Wrap ranges, which the caller closes after this file.
 
         Args:
             ranges: The shard.
-            expected: Where reads will be: begin and end of each, (places, 2), bytes.
+            expected: Begin and end of the reads to come, in bytes, (reads, 2).
         """
         super().__init__(ranges)
         self._pool = ThreadPoolExecutor(_THREADS, "equitar-expected")
-        self._coming = spans(np.minimum(expected, ranges.size()))
+        self._spans = spans(np.minimum(expected, ranges.size()))
         self._fetched: deque[tuple[int, int, Future[bytes]]] = deque()
 
     def read(self, size: int = -1, /) -> bytes:
-        """Return up to `size` bytes, none only at the end."""
-        while self._fetched and self._fetched[0][1] <= self._at:
+        """Return up to `size` bytes; none only at the end."""
+        while self._fetched and self._fetched[0][1] <= self._position:
             self._fetched.popleft()[2].cancel()
-        self._fetch()  # with the first read, not before: there may be none
-        if size <= 0 or not self._fetched or self._at < self._fetched[0][0]:
+        self._fetch()  # not before the first read: there may be none
+        if size <= 0 or not self._fetched or self._position < self._fetched[0][0]:
             return super().read(size)
         start, _, fetched = self._fetched[0]
-        begin = self._at - start
-        found = fetched.result()[begin : begin + size]
-        self._at += len(found)
-        return found
+        begin = self._position - start
+        data = fetched.result()[begin : begin + size]
+        self._position += len(data)
+        return data
 
     def close(self) -> None:
-        """End what is under way."""
+        """End requests under way."""
         self._pool.shutdown(cancel_futures=True)
         super().close()
 
     def _fetch(self) -> None:
-        while len(self._fetched) < _THREADS and (span := next(self._coming, None)) is not None:
+        while len(self._fetched) < _THREADS and (span := next(self._spans, None)) is not None:
             start, stop = span
             self._fetched.append((start, stop, self._pool.submit(self._ranges.read, start, stop - start)))
 

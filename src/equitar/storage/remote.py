@@ -1,12 +1,10 @@
-"""How are files read that are not here? In ranges through fsspec, asked for again where a store fails. The only module that knows it.
+"""Remote files: byte ranges through fsspec, retried when a store fails. The only module that imports fsspec.
 
-Whatever a store does, the bytes given are those of the file as it was when it was opened, all of them and each once, or there is
-an error: the length of every answer is counted, and the size and the ETag (or time of change) that a store tells are compared.
+Whatever a store does, a read returns the bytes of the file as it was when opened, or raises an error: the length of every
+response is checked, and size and ETag (or modification time) are compared with the first ones.
 
-How is a range read from a web server? With all that HTTP says about it checked.
-
-fsspec's own reading of a range drops the headers of the answer, in which a server says that it sends another range, another
-file than before, or a page that tells of an error; and it drops the bytes that came when a connection breaks.
+Ranges of web servers are requested here instead of by fsspec, which ignores the headers of the response (another range, another
+version, an error page), and drops the bytes received before a connection breaks.
 """
 
 from __future__ import annotations
@@ -23,47 +21,42 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 from equitar.errors import ShardMismatchError, SourceError, StorageError
 from equitar.sources import Retries, StorageOptions
 from equitar.storage.ranges import LocalRanges
-from equitar.storage.retry import DENIED, DENIED_MEND, MISSING, AnswerError, Retry, store_failures
+from equitar.storage.retry import DENIED, DENIED_FIX, MISSING, AnswerError, Retry, store_failures
 from equitar.urls import shown
 
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
-_PAGE = 60  # bytes of a page that an error shows
+_PAGE = 60  # bytes of an unexpected body that an error shows
 _PARTIAL, _OK, _UNSATISFIABLE = 206, 200, 416
 
 
 class Version(NamedTuple):
-    """What tells a file from the one that was there before.
+    """What changes when a file is replaced."""
 
-    Attributes:
-        size: Its length in bytes; None if the store did not say.
-        tag: Its ETag or time of change; empty if the store did not say.
-    """
-
-    size: int | None
-    tag: str
+    size: int | None  # bytes; None if the store did not say
+    tag: str  # ETag or modification time; empty if the store did not say
 
 
 class NoRangesError(Exception):
-    """The server sends whole files only."""
+    """The server only sends whole files."""
 
 
 async def web_range(
     files: Any, url: str, start: int, stop: int, *, size: int | None, stall: float, into: bytearray
 ) -> Version:
-    """Read bytes [start, stop) of a file and return which version of it the server says it is.
+    """Read bytes [start, stop) of a file, and return its version according to the server.
 
     Args:
         files: fsspec's filesystem.
         url: The file.
         start: First byte.
-        stop: The one after the last byte.
+        stop: One past the last byte.
         size: Length of the file, if known.
         stall: Seconds without a byte after which to give up.
-        into: Takes the bytes as they come, so that those before a failure are not lost.
+        into: Receives the bytes, so that those before a failure are kept.
 
     Raises:
         NoRangesError: If the server sends the whole file.
-        OSError: If it sends anything else.
+        OSError: If it sends anything else, or fails.
     """
     options = dict(files.kwargs)
     options["headers"] = {
@@ -83,18 +76,18 @@ async def web_range(
 
 
 async def _checked(response: Any, start: int, *, size: int | None, stall: float) -> Version:
-    """Return the version that an answer is of, if it holds what was asked for."""
+    """Return the version of the file that a response is from, if it holds the requested range."""
     status, headers = response.status, response.headers
     tag = headers.get("ETag", "").removeprefix("W/") or headers.get("Last-Modified", "")
     if status == _PARTIAL:
-        found = _RANGE.fullmatch(headers.get("Content-Range", ""))
-        if found is None or int(found[1]) != start:
-            raise AnswerError(f"the server sends {headers.get('Content-Range')!r} for a range from byte {start}")
-        return Version(None if found[3] == "*" else int(found[3]), tag)
+        content_range = _RANGE.fullmatch(headers.get("Content-Range", ""))
+        if content_range is None or int(content_range[1]) != start:
+            raise AnswerError(f"the server sent {headers.get('Content-Range')!r} for a range from byte {start}")
+        return Version(None if content_range[3] == "*" else int(content_range[3]), tag)
     if status in MISSING:
         raise FileNotFoundError(f"status {status}")
     if status in DENIED:
-        raise PermissionError(f"status {status}; {DENIED_MEND}")
+        raise PermissionError(f"status {status}; {DENIED_FIX}")
     if status == _UNSATISFIABLE:
         total = headers.get("Content-Range", "").rpartition("/")[2]
         if total.isdigit():
@@ -110,7 +103,7 @@ async def web_whole(files: Any, url: str, *, size: int, stall: float, into: Any)
     """Write a whole file into another one, from a server that sends no ranges.
 
     Raises:
-        OSError: If it does not come whole.
+        OSError: If it is not complete.
     """
     options = dict(files.kwargs)
     options["headers"] = {**options.get("headers", {}), "Accept-Encoding": "identity"}
@@ -125,10 +118,10 @@ async def web_whole(files: Any, url: str, *, size: int, stall: float, into: Any)
         while part := await asyncio.wait_for(response.content.readany(), stall):
             written += into.write(part)
     if written != size:
-        raise AnswerError(f"{written} bytes came of {size}")
+        raise AnswerError(f"{written} of {size} bytes were received")
 
 
-_PART = 8 << 20  # bytes of one request: what a failure may cost again
+_PART = 8 << 20  # bytes of one request, which a failure may cost again
 _TAGS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "modified", "created", "Last-Modified")
 Answer = TypeVar("Answer")
 
@@ -139,7 +132,7 @@ def filesystem(url: str, options: StorageOptions) -> tuple[Any, str]:
         raise SourceError(
             f"{shown(url)} is the output of a command, which cannot be written, listed or read by position"
         )
-    from fsspec.core import url_to_fs  # noqa: PLC0415  (local files must not pay for it)
+    from fsspec.core import url_to_fs  # noqa: PLC0415  (slow to import, and not needed for local files)
 
     try:
         files, path = url_to_fs(url, **(options or {}))
@@ -149,29 +142,29 @@ def filesystem(url: str, options: StorageOptions) -> tuple[Any, str]:
 
 
 def is_web(files: Any) -> bool:
-    """Return whether a filesystem is that of web servers."""
+    """Return whether a filesystem is HTTP."""
     return "http" in ((files.protocol,) if isinstance(files.protocol, str) else tuple(files.protocol))
 
 
 def patiently(url: str, options: StorageOptions, what: str, ask: Callable[[Any, str], Answer]) -> Answer:
-    """Return what a filesystem answers about a path, asked for again where it fails.
+    """Return what a filesystem answers about a path, with the default retries.
 
     Args:
         url: The file.
         options: For fsspec.
-        what: What is asked for, for errors.
+        what: What is requested, for errors.
         ask: Takes the filesystem and the path in it.
 
     Raises:
-        FileNotFoundError: If the file is not there.
-        StorageError: If the store does not answer.
+        FileNotFoundError: If the file does not exist.
+        StorageError: If the store fails.
     """
-    patience = Retry(shown(url), Retries(), options, threading.Event())
-    return patience.answer(what, lambda: ask(*filesystem(url, options)))
+    retry = Retry(shown(url), Retries(), options, threading.Event())
+    return retry.answer(what, lambda: ask(*filesystem(url, options)))
 
 
 class RemoteRanges:
-    """A file in a store; its size and version are those of the first answer."""
+    """A file in a store; its size and version are those of the first response."""
 
     def __init__(
         self,
@@ -182,14 +175,14 @@ class RemoteRanges:
         size: int | None,
         wrong_size: Callable[[int], Exception],
     ) -> None:
-        """Prepare; nothing is asked for yet.
+        """Prepare, without a request.
 
         Args:
             url: The file.
             options: For fsspec.
-            retries: How patiently it is asked.
-            size: How long the file must be; None takes what it says.
-            wrong_size: Gives the error to raise for another size.
+            retries: How failures are retried.
+            size: Length that the file must have; None accepts any.
+            wrong_size: Returns the error to raise for another size.
         """
         self._url, self._options, self._retries, self._wrong_size = url, options, retries, wrong_size
         self._size, self._tag = size, ""
@@ -197,12 +190,12 @@ class RemoteRanges:
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._copying = threading.Lock()
-        self._whole: LocalRanges | None = None  # a copy, from a server that sends no ranges
-        self._under_way: set[Future[Any]] = set()
+        self._copy: LocalRanges | None = None  # of the whole file, from a server without ranges
+        self._pending: set[Future[Any]] = set()
         self._checked_at: float | None = None
 
     def read(self, start: int, length: int) -> bytes:
-        """Return bytes of the file; any number of threads may ask."""
+        """Return bytes of the file; any thread may call it."""
         if self._size is not None and start + length > self._size:
             raise ShardMismatchError(
                 f"{self._where} has {self._size} bytes but its sidecar has data up to {start + length}; restore the shard or run "
@@ -211,9 +204,9 @@ class RemoteRanges:
         parts = []
         for begin in range(start, start + length, _PART):
             stop = min(begin + _PART, start + length)
-            whole = self._whole
+            copy = self._copy
             try:
-                parts.append(self._part(begin, stop) if whole is None else whole.read(begin, stop - begin))
+                parts.append(self._part(begin, stop) if copy is None else copy.read(begin, stop - begin))
             except NoRangesError:
                 parts.append(self._copied().read(begin, stop - begin))
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -222,11 +215,11 @@ class RemoteRanges:
         """Return the length of the file in bytes, from its store."""
         self._info()
         if self._size is None:
-            raise StorageError(f"{self._where} is served without its size; download it, or serve it by another server")
+            raise StorageError(f"{self._where} is served without its size; download it, or use another server")
         return self._size
 
     def tag(self) -> str:
-        """Return what tells this version of the file from others; empty if its store does not say."""
+        """Return ETag or modification time of the file; empty if its store does not say."""
         self._info()
         return self._tag
 
@@ -236,102 +229,102 @@ class RemoteRanges:
         file.writelines(self.read(begin, min(_PART, size - begin)) for begin in range(0, size, _PART))
 
     def close(self) -> None:
-        """End all requests, and let go of what is here."""
+        """End all requests, and remove a copy."""
         self._stopped.set()
         with self._lock:
-            for future in list(self._under_way):
+            for future in list(self._pending):
                 future.cancel()
-        if self._whole is not None:
-            self._whole.close()
+        if self._copy is not None:
+            self._copy.close()
 
     def _part(self, start: int, stop: int) -> bytes:
         """Return bytes [start, stop), however many requests it takes."""
         files, path = filesystem(self._url, self._options)
-        patience = self._patience()
-        got = bytearray()
-        while len(got) < stop - start:
-            self._go_on(files, path, start, stop, got, patience)
-        return bytes(got)
+        retry = self._retry()
+        data = bytearray()
+        while len(data) < stop - start:
+            self._continue(files, path, start, stop, data, retry)
+        return bytes(data)
 
-    def _patience(self) -> Retry:
+    def _retry(self) -> Retry:
         return Retry(self._where, self._retries, self._options, self._stopped)
 
-    def _go_on(self, files: Any, path: str, start: int, stop: int, got: bytearray, patience: Retry) -> None:
-        """Make one request for what is missing of [start, stop)."""
-        before = len(got)
+    def _continue(self, files: Any, path: str, start: int, stop: int, data: bytearray, retry: Retry) -> None:
+        """Request what is missing of [start, stop), once."""
+        before = len(data)
         try:
-            self._ask(files, path, start + before, stop, got)
-            if len(got) == before:
-                raise AnswerError("an answer without bytes")
+            self._request(files, path, start + before, stop, data)
+            if len(data) == before:
+                raise AnswerError("a response without bytes")
         except store_failures() as error:
-            patience.failed(f"bytes {start}-{stop - 1}", error, has_progress=len(got) > before)
+            retry.failed(f"bytes {start}-{stop - 1}", error, has_progress=len(data) > before)
 
-    def _ask(self, files: Any, path: str, start: int, stop: int, into: bytearray) -> None:
-        """Make one request, and check what it tells of the file."""
+    def _request(self, files: Any, path: str, start: int, stop: int, into: bytearray) -> None:
+        """Make one request, and check the version of the file."""
         if is_web(files):
-            asked = web_range(files, path, start, stop, size=self._size, stall=self._retries.stall, into=into)
             before = len(into)
-            version = self._done(files, asked, timeout=self._retries.limit)
+            request = web_range(files, path, start, stop, size=self._size, stall=self._retries.stall, into=into)
+            version = self._result(files, request, timeout=self._retries.limit)
             if not self._is_same(version):
                 del into[before:]
             self._check(version)
             return
         self._recheck(files, path)
         if files.async_impl:
-            found = self._done(files, files._cat_file(path, start=start, end=stop), timeout=self._retries.stall)  # noqa: SLF001  (what fsspec's own methods wait for, without end)
+            data = self._result(files, files._cat_file(path, start=start, end=stop), timeout=self._retries.stall)  # noqa: SLF001  (fsspec's public methods wait for it without a limit)
         else:
-            found = files.cat_file(path, start=start, end=stop)
-        if len(found) > stop - start:
-            raise AnswerError(f"{len(found)} bytes came for a range of {stop - start}")
-        self._recheck(files, path)  # or bytes of the next version might be taken for ours
-        into += found
+            data = files.cat_file(path, start=start, end=stop)
+        if len(data) > stop - start:
+            raise AnswerError(f"{len(data)} bytes were received for a range of {stop - start}")
+        self._recheck(files, path)  # the bytes may be of a newer version
+        into += data
 
-    def _done(self, files: Any, asked: Coroutine[Any, Any, Answer], *, timeout: float) -> Answer:
-        """Return what comes of a request on the loop of its filesystem, unless we are closed meanwhile."""
-        future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(asked, timeout), files.loop)
+    def _result(self, files: Any, request: Coroutine[Any, Any, Answer], *, timeout: float) -> Answer:
+        """Run a request on the loop of its filesystem; `close` cancels it."""
+        future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(request, timeout), files.loop)
         with self._lock:
-            self._under_way.add(future)
+            self._pending.add(future)
         if self._stopped.is_set():
             future.cancel()
         try:
             return future.result()
         finally:
-            future.cancel()  # where the waiting itself was broken off
+            future.cancel()  # if waiting was interrupted
             with self._lock:
-                self._under_way.discard(future)
+                self._pending.discard(future)
 
     def _info(self) -> None:
         if self._checked_at is not None and self._size is not None:
             return
         files, path = filesystem(self._url, self._options)
-        self._patience().answer("its size", lambda: self._recheck(files, path, always=True))
+        self._retry().answer("its size", lambda: self._recheck(files, path, always=True))
 
     def _recheck(self, files: Any, path: str, *, always: bool = False) -> None:
-        """Ask for size and tag, if they were not asked for just now."""
+        """Request size and tag, unless they were checked just now."""
         now = time.monotonic()
         if not always and self._checked_at is not None and now - self._checked_at < self._retries.recheck:
             return
-        files.invalidate_cache(path)  # listings are remembered, and what is asked here is whether they hold
+        files.invalidate_cache(path)  # fsspec caches listings, which may be outdated
         if files.async_impl:
-            told = self._done(files, files._info(path), timeout=self._retries.stall)  # noqa: SLF001  (as above)
+            info = self._result(files, files._info(path), timeout=self._retries.stall)  # noqa: SLF001  (as above)
         else:
-            told = files.info(path)
-        tag = next((str(told[name]) for name in _TAGS if told.get(name)), "").removeprefix("W/")
-        self._check(Version(told.get("size"), tag))
+            info = files.info(path)
+        tag = next((str(info[name]) for name in _TAGS if info.get(name)), "").removeprefix("W/")
+        self._check(Version(info.get("size"), tag))
         self._checked_at = now
 
     def _is_same(self, version: Version) -> bool:
-        is_size = None in (version.size, self._size) or version.size == self._size
-        return is_size and (not self._tag or not version.tag or version.tag == self._tag)
+        has_same_size = None in (version.size, self._size) or version.size == self._size
+        return has_same_size and (not self._tag or not version.tag or version.tag == self._tag)
 
     def _check(self, version: Version) -> None:
-        """Compare what a store tells with what it told before."""
+        """Compare a version with the first one."""
         with self._lock:
             if version.size is not None and self._size not in (None, version.size):
                 raise self._wrong_size(version.size)
             if self._tag and version.tag and version.tag != self._tag:
                 raise ShardMismatchError(
-                    f"{self._where} was changed while it was read (its ETag or time was {self._tag} and is {version.tag}); "
+                    f"{self._where} was changed while it was read (its ETag or time was {self._tag} and is now {version.tag}); "
                     "run `equitar index` again"
                 )
             self._size = self._size if version.size is None else version.size
@@ -339,18 +332,18 @@ class RemoteRanges:
             self._checked_at = time.monotonic()
 
     def _copied(self) -> LocalRanges:
-        """Return a copy of the whole file, without a name, made once."""
+        """Return an unnamed copy of the whole file, made once."""
         with self._copying:
-            if self._whole is not None:
-                return self._whole
+            if self._copy is not None:
+                return self._copy
             files, path = filesystem(self._url, self._options)
             size, stall = self.size(), self._retries.stall
             with tempfile.TemporaryFile() as file:
-                self._patience().answer(
+                self._retry().answer(
                     "the whole file",
-                    lambda: self._done(
+                    lambda: self._result(
                         files, web_whole(files, path, size=size, stall=stall, into=file), timeout=self._retries.limit
                     ),
                 )
-                self._whole = LocalRanges.of(file, self._where)
-            return self._whole
+                self._copy = LocalRanges.of(file, self._where)
+            return self._copy

@@ -1,8 +1,8 @@
-"""How are shards read that have no positions? The output of a command is taken whole, and what is compressed is inflated.
+"""Streams: the output of `pipe:` commands, and gzip, which cannot be read by position.
 
-Both go into a file first, one without a name, so that nothing is left of it whatever happens to the process. From then on
-samples are sliced by the offsets of the sidecar, which count in the decompressed stream. A command is always waited for, and
-its exit status counts; one that we stop ourselves, early, is stopped with all it started, and its failure is not told.
+Both are written into an unnamed temporary file first, which vanishes with the process. Samples are then sliced by the offsets of
+the sidecar, which refer to the decompressed stream. A command is always waited for, and its exit status is checked; if reading is
+stopped early, the command and everything it started is killed, and its status is ignored.
 """
 
 from __future__ import annotations
@@ -27,21 +27,19 @@ from equitar.storage.remote import RemoteRanges
 from equitar.urls import local_path, shown, without_secrets
 
 GZIP_MAGIC = b"\x1f\x8b"
-
-
-_CHUNK = 1 << 16
+CHUNK = 1 << 16  # bytes that are read at once
 
 
 class StreamError(ValueError):
-    """Compressed bytes are cut or damaged."""
+    """Compressed bytes are truncated or damaged."""
 
 
 class Gunzip:
-    """The decompressed bytes of a gzip file; its own checksums are verified as its ends are reached.
+    """The decompressed bytes of a gzip file; its checksums are verified at its end.
 
     Args:
         file: The compressed file, after `first`.
-        first: What has been read of it already.
+        first: The bytes already read.
     """
 
     def __init__(self, file: BinaryIO, first: bytes) -> None:
@@ -50,29 +48,29 @@ class Gunzip:
         self._inflate = zlib.decompressobj(wbits=31)
 
     def read(self, length: int) -> bytes:
-        """Return up to `length` bytes, none only at the end.
+        """Return up to `length` bytes; none only at the end.
 
         Raises:
-            StreamError: If the compressed bytes are cut or damaged.
+            StreamError: If the compressed bytes are truncated or damaged.
         """
         while not self._inflate.eof or self._next_part():
-            compressed = self._pending or self._file.read(_CHUNK)
+            compressed = self._pending or self._file.read(CHUNK)
             try:
-                found = self._inflate.decompress(compressed, length)
+                data = self._inflate.decompress(compressed, length)
             except zlib.error as error:
                 raise StreamError(f"its compressed bytes are damaged ({error})") from error
             self._pending = self._inflate.unconsumed_tail
-            if found:
-                return found
+            if data:
+                return data
             if not compressed and not self._inflate.eof:
-                raise StreamError("its compressed bytes end too soon")
+                raise StreamError("its compressed bytes are truncated")
         return b""
 
     def _next_part(self) -> bool:
-        """Whether another gzip follows, as `cat a.gz b.gz` makes it; anything else after the end is left alone."""
+        """Whether another gzip stream follows, as `cat a.gz b.gz` makes it; anything else after the end is ignored."""
         rest = self._inflate.unused_data
         if len(rest) < len(GZIP_MAGIC):
-            rest += self._file.read(_CHUNK)
+            rest += self._file.read(CHUNK)
         if rest[:2] != GZIP_MAGIC:
             return False
         self._pending = rest
@@ -82,21 +80,21 @@ class Gunzip:
 
 Fill: TypeAlias = Callable[[BinaryIO], None]
 _COPY_BYTES = 1 << 20
-_TOLD = 500  # bytes of what a command said last that an error repeats
+_SHOWN_STDERR = 500  # bytes at the end of the output of a failed command that its error shows
 
 
 @contextmanager
 def _running(command: str) -> Iterator[tuple[subprocess.Popen[bytes], BinaryIO]]:
-    """Run a command of the shell, with a file that takes what it says; at the end there is neither."""
-    with tempfile.TemporaryFile() as said:
+    """Run a shell command; yield it with a file that receives its stderr. It is killed if it still runs at the end."""
+    with tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(  # noqa: S602  (a pipe: URL is a command of the user's)
-            command, shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, start_new_session=True
+            command, shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
         )
         try:
-            yield process, said
+            yield process, stderr
         finally:
             if process.returncode is None:
-                # All that the shell started: closing the pipe alone would let them write into it, and say that it broke.
+                # The whole process group: after closing the pipe alone, its processes would report a broken pipe.
                 os.killpg(process.pid, signal.SIGKILL)
             if process.stdout is not None:
                 process.stdout.close()
@@ -110,25 +108,25 @@ def run_pipe(url: str, file: BinaryIO) -> None:
         StorageError: If the command fails.
     """
     command = url[len("pipe:") :]
-    with _running(command) as (process, said):
+    with _running(command) as (process, stderr):
         assert process.stdout is not None
         shutil.copyfileobj(process.stdout, file, _COPY_BYTES)
         status = process.wait()
         if status:
-            end = said.seek(0, os.SEEK_END)
-            said.seek(max(0, end - _TOLD))
-            words = without_secrets(said.read().decode("utf-8", "replace").strip(), None)
+            end = stderr.seek(0, os.SEEK_END)
+            stderr.seek(max(0, end - _SHOWN_STDERR))
+            message = without_secrets(stderr.read().decode("utf-8", "replace").strip(), None)
             raise StorageError(
                 f"{shown(url)} ended with exit status {status} after {file.tell()} bytes"
-                + (f"; it said {words!r}" * bool(words))
+                + (f" and the message {message!r}" * bool(message))
             )
 
 
 def inflate(compressed: BinaryIO, file: BinaryIO, where: str) -> None:
-    """Write the decompressed bytes of a gzip file, or the bytes of any other, into a file.
+    """Write the decompressed bytes of a gzip file, or the bytes of any other file, into another one.
 
     Raises:
-        ShardMismatchError: If it is cut or damaged; what came before is written.
+        ShardMismatchError: If it is truncated or damaged; the bytes before are written.
     """
     first = compressed.read(_COPY_BYTES)
     if first[:2] != GZIP_MAGIC:
@@ -144,7 +142,7 @@ def inflate(compressed: BinaryIO, file: BinaryIO, where: str) -> None:
 
 
 def filled(fill: Fill) -> BinaryIO:
-    """Return a file without a name that holds what `fill` writes."""
+    """Return an unnamed temporary file that holds what `fill` writes."""
     file = tempfile.TemporaryFile()  # noqa: SIM115  (the caller closes it)
     try:
         fill(file)
@@ -165,16 +163,16 @@ def open_stream(
     Args:
         url: The shard.
         options: For fsspec.
-        retries: How patiently its store is asked.
-        expected: Where it will probably be read, see `PrefetchedFile`; of no use for a local file.
+        retries: How failures of its store are retried.
+        expected: Which ranges will probably be read, see `PrefetchedFile`; ignored for a local file.
 
     Raises:
-        FileNotFoundError: If it is not there.
+        FileNotFoundError: If it does not exist.
         StorageError: If its store or its command fails.
     """
     local = local_path(url)
     if local is not None:
-        with Path(local).open("rb", buffering=0) as file:  # a walk has a window of its own
+        with Path(local).open("rb", buffering=0) as file:  # unbuffered: a walk buffers by itself
             yield cast("BinaryIO", file), os.fstat(file.fileno()).st_size
     elif url.startswith("pipe:"):
         with filled(partial(run_pipe, url)) as spooled:
@@ -190,9 +188,9 @@ def _file_of(ranges: Ranges, expected: Int64 | None) -> RangesFile:
 
 
 def open_remote(url: str, options: StorageOptions, retries: Retries) -> RemoteRanges:
-    """Return a remote shard that has no sidecar yet; its size is what its store says first."""
+    """Return a remote shard that has no sidecar yet; its size is the one its store reports first."""
 
     def changed(size: int) -> ShardMismatchError:
-        return ShardMismatchError(f"{shown(url)} was changed while it was read, and has {size} bytes now; try again")
+        return ShardMismatchError(f"{shown(url)} was changed while it was read, and now has {size} bytes; try again")
 
     return RemoteRanges(url, options=options, retries=retries, size=None, wrong_size=changed)

@@ -1,13 +1,11 @@
-"""Which files lie in a tar, and where? A walk of its headers.
+"""Walk of a tar: its members and where their data begin, from one header to the next.
 
-What Python's `tarfile` reads rightly is read alike. Where it takes damage for the end of the tar and says nothing, there is
-a `ShardError` that names the shard, the byte and what was found there. The end of a tar is two zero blocks; a file that
-ends cleanly after a member is accepted, and marked.
+What Python's `tarfile` reads correctly is read alike. Where it silently takes damage for the end of the tar, there is a
+`ShardError` that names the shard, the byte and what was there. A tar ends with two zero blocks; a file that ends cleanly after a
+member is accepted, and marked.
 
-How are the headers of a file read that is not worth reading whole? By bytes at rising positions.
-
-A window is read where bytes are asked for, so that headers close to each other cost one read, and data nobody wants cost
-none if the file can seek. Compressed bytes are inflated on the way.
+Bytes are read through a buffer at rising positions: headers close to each other cost one read, and unwanted data none if the
+file can seek. Compressed files are decompressed on the way.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from equitar.errors import ShardError
-from equitar.storage.streams import _CHUNK, GZIP_MAGIC, Gunzip, StreamError
+from equitar.storage.streams import CHUNK, GZIP_MAGIC, Gunzip, StreamError
 from equitar.tar.headers import (
     EXTENDED,
     HEADER_BYTES,
@@ -28,70 +26,70 @@ from equitar.tar.headers import (
     ZEROS,
     HeaderError,
     PaxState,
+    affects_data,
     parse_header,
-    says_something,
 )
 
 WINDOW = 1 << 13  # holds the headers around one large member, and what is small between them
 
 
 class ReadWindow:
-    """Bytes of a file by position; positions may not fall.
+    """Bytes of a file by position; positions must not decrease.
 
     Args:
-        read: Gives up to as many bytes as it is asked for, and none only at the end.
-        seek: Goes to a position; None where bytes can only be read through.
-        first: What has been read of the file already.
+        read: Returns up to the given number of bytes, and none only at the end.
+        seek: Sets the position; None for a file that cannot seek.
+        first: The bytes already read.
     """
 
     def __init__(self, read: Callable[[int], bytes], seek: Callable[[int], object] | None, first: bytes) -> None:
         self._read = read
         self._seek = seek
-        self._held = first
+        self._buffer = first
         self._start = 0
         self._window = WINDOW
 
-    def take(self, at: int, length: int) -> bytes:
-        """Return `length` bytes from position `at`; fewer only where the file ends."""
-        begin = at - self._start
-        found = self._held[begin : begin + length]
-        return found if len(found) == length else self._fetch(at, length)
+    def take(self, position: int, length: int) -> bytes:
+        """Return `length` bytes from a position; fewer only at the end of the file."""
+        begin = position - self._start
+        data = self._buffer[begin : begin + length]
+        return data if len(data) == length else self._fetch(position, length)
 
     def drain(self) -> None:
-        """Read on to the end, for the sake of checks that come with it."""
-        while self._read(_CHUNK):
+        """Read to the end, for the checksums there."""
+        while self._read(CHUNK):
             pass
 
-    def _fetch(self, at: int, length: int) -> bytes:
-        """Move the window to `at`, and make it long enough."""
-        skipped = at - self._start - len(self._held)
-        # Small gaps are cheaper to read than to step over, one system call each.
-        self._window = min(2 * self._window, _CHUNK) if skipped < WINDOW else WINDOW
-        parts = [self._held[at - self._start :]] if skipped < 0 else []
+    def _fetch(self, position: int, length: int) -> bytes:
+        """Move the buffer to a position, and make it long enough."""
+        skipped = position - self._start - len(self._buffer)
+        # Small gaps are cheaper to read than to skip by a system call each.
+        self._window = min(2 * self._window, CHUNK) if skipped < WINDOW else WINDOW
+        parts = [self._buffer[position - self._start :]] if skipped < 0 else []
         if skipped > 0 and self._seek:
-            self._seek(at)
-        while skipped > 0 and not self._seek and (passed := len(self._read(min(skipped, _CHUNK)))):
+            self._seek(position)
+        while skipped > 0 and not self._seek and (passed := len(self._read(min(skipped, CHUNK)))):
             skipped -= passed
-        # Never more than a chunk at once: a length that lies about the file must not reserve memory.
+        # Never more than a chunk at once: a wrong length must not allocate memory.
         missing = length - sum(map(len, parts))
-        while missing > 0 and (part := self._read(min(max(missing, self._window), _CHUNK))):
+        while missing > 0 and (part := self._read(min(max(missing, self._window), CHUNK))):
             parts.append(part)
             missing -= len(part)
-        self._held, self._start = b"".join(parts), at
-        return self._held[:length]
+        self._buffer, self._start = b"".join(parts), position
+        return self._buffer[:length]
 
 
-_MEND = "copy or download the shard again"
+_FIX = "copy or download the shard again"
 
 
 class Member(NamedTuple):
     """A regular file of a tar.
 
     Attributes:
-        name: Its name, after PAX and GNU records; bytes that are not UTF-8 as surrogate escapes.
-        offset: Where its data begin, in bytes (in a compressed shard: in the decompressed stream).
+        name: Its name, after PAX and GNU records; bytes that are not UTF-8 are surrogate escapes.
+        offset: Begin of its data in bytes (in a compressed shard: in the decompressed stream).
         size: Length of its data in bytes.
-        data: Its bytes if the walk was asked for them, else None.
+        data: Its data if they were requested, otherwise None.
     """
 
     name: str
@@ -101,41 +99,34 @@ class Member(NamedTuple):
 
 
 def walk(file: BinaryIO, *, size: int | None, where: str, want: Callable[[str], bool] | None = None) -> TarWalk:
-    """Return the members of a tar in order, from its headers; data are skipped unless wanted.
+    """Return the members of a tar in order, from its headers; data are skipped unless requested.
 
     Args:
-        file: The shard, opened in binary at its first byte. One that cannot seek is read through.
+        file: The shard, opened in binary at its first byte; it need not be able to seek.
         size: Its length in bytes; None asks the file.
-        where: What the shard is called in errors.
-        want: Says for a member's name whether its bytes are to be given too (default: for none).
+        where: Name of the shard in errors.
+        want: Returns for the name of a member whether its data are requested (default: none).
 
     Raises:
-        ShardError: If the file is empty, here; if it is no tar, damaged or cut, while walking.
+        ShardError: If the file is empty, here; if it is not a tar, damaged or truncated, while walking.
     """
     return TarWalk(file, size=size, where=where, want=want)
 
 
 class TarWalk(Iterator[Member]):
-    """The members of one tar, in order; see `walk`.
-
-    Attributes:
-        sliceable: Whether data can be read from the file at a member's offset; False in a compressed shard.
-        cut: Name of the member within whose data the tar ended too soon, None if it did not.
-        has_end_mark: Whether the zero blocks that end a tar were there (else it ended cleanly after a member); None until
-            the walk is over.
-    """
+    """The members of one tar, in order; see `walk`."""
 
     def __init__(self, file: BinaryIO, *, size: int | None, where: str, want: Callable[[str], bool] | None) -> None:
         first = file.read(WINDOW)
         if not first:
-            raise ShardError(f"{where} is empty (0 bytes) but a shard must be a tar; {_MEND}")
-        self.sliceable = first[:2] != GZIP_MAGIC
-        self.cut: str | None = None
-        self.has_end_mark: bool | None = None
+            raise ShardError(f"{where} is empty (0 bytes) but a shard must be a tar; {_FIX}")
+        self.sliceable = first[:2] != GZIP_MAGIC  # whether offsets are positions in the file
+        self.truncated: str | None = None  # name of the member within whose data the tar ended
+        self.has_end_mark: bool | None = None  # False if it ended cleanly after a member; None until the walk is over
         self._where = where
         self._want = want
-        self._at = 0  # of the header at hand, for errors
-        self._length: int | None = None  # of the tar in bytes, where known
+        self._position = 0  # of the header at hand, for errors
+        self._length: int | None = None  # of the tar in bytes, if known
         if not self.sliceable:
             self._bytes = ReadWindow(Gunzip(file, first).read, None, b"")
         elif file.seekable():
@@ -147,95 +138,95 @@ class TarWalk(Iterator[Member]):
             self._bytes = ReadWindow(file.read, None, first)
         self._members = self._located()
 
-    def __iter__(self) -> Iterator[Member]:  # noqa: PYI034  (the generator itself: a call less for each member)
+    def __iter__(self) -> Iterator[Member]:  # noqa: PYI034  (the generator itself, which saves a call for each member)
         return self._members
 
     def __next__(self) -> Member:
         return next(self._members)
 
     def _located(self) -> Iterator[Member]:
-        """The members; errors say where."""
+        """The members; errors name shard and position."""
         try:
             yield from self._walk()
         except (HeaderError, StreamError) as error:
-            place = f"byte {self._at}" if self.sliceable else f"byte {self._at} of its decompressed stream"
-            is_tar = self._at > 0 or isinstance(error, StreamError)
-            what = f"is damaged at {place}" if is_tar else "is no tar"
-            raise ShardError(f"{self._where} {what}: {error}; {_MEND}") from error
+            place = f"byte {self._position}" + ("" if self.sliceable else " of its decompressed stream")
+            is_tar = self._position > 0 or isinstance(error, StreamError)
+            what = f"is damaged at {place}" if is_tar else "is not a tar"
+            raise ShardError(f"{self._where} {what}: {error}; {_FIX}") from error
 
     def _walk(self) -> Iterator[Member]:
         take, want, length = self._bytes.take, self._want, self._length
         extended = PaxState()
-        # PAX headers as some writers put one before each member, only for its time: few spellings, often the same.
+        # PAX headers that only hold a time, which some writers put before each member: few different ones.
         silent: tuple[bytes, ...] = ()
-        at = 0
+        position = 0
         while True:
-            self._at = at
-            block = take(at, 3 * HEADER_BYTES)
-            is_waiting = block.startswith(silent) and not says_something(block[HEADER_BYTES : 2 * HEADER_BYTES])
+            self._position = position
+            block = take(position, 3 * HEADER_BYTES)
+            is_waiting = block.startswith(silent) and not affects_data(block[HEADER_BYTES : 2 * HEADER_BYTES])
             if is_waiting:
-                self._at = at = at + 2 * HEADER_BYTES
+                self._position = position = position + 2 * HEADER_BYTES
                 block = block[2 * HEADER_BYTES :]
             else:
                 block = block[:HEADER_BYTES]
             if block == ZEROS or not block:
                 break
             raw_name, size, kind = parse_header(block)
-            begin = at + HEADER_BYTES
+            begin = position + HEADER_BYTES
             if kind in EXTENDED:
                 if kind == PAX and 0 < size <= HEADER_BYTES and len(silent) < MAX_SILENT:
                     silent += (block,)
                 extended.add(kind, self._body(begin, size), after_time=is_waiting)
-                at = begin + (size + 511 & -512)
+                position = begin + (size + 511 & -512)
                 continue
             if extended.pending:
                 raw_name, size = extended.applied(raw_name, size)
-            at = begin if kind in WITHOUT_DATA else begin + (size + 511 & -512)
-            if length is not None and at > length:
-                raise self._cut(raw_name, begin, size)
+            position = begin if kind in WITHOUT_DATA else begin + (size + 511 & -512)
+            if length is not None and position > length:
+                raise self._truncated(raw_name, begin, size)
             name = raw_name.decode("utf-8", "surrogateescape")
             data = take(begin, size) if want is not None and kind in REGULAR and want(name) else None
-            if length is None and not take(at - 1, 1):
-                raise self._cut(raw_name, begin, size)
+            if length is None and not take(position - 1, 1):
+                raise self._truncated(raw_name, begin, size)
             if kind in REGULAR:
                 yield Member(name, begin, size, data)
-        self._end(at, block, is_waiting=is_waiting or extended.unused)
+        self._end(position, block, is_waiting=is_waiting or extended.unused)
 
     def _body(self, begin: int, size: int) -> bytes:
         """Return the body of an extended header."""
         if size > MAX_EXTENDED:
-            raise HeaderError(f"an extended header declares {size} bytes but at most {MAX_EXTENDED} can be meant")
+            raise HeaderError(f"an extended header declares {size} bytes but must not have more than {MAX_EXTENDED}")
         padded = size + 511 & -512
         body = self._bytes.take(begin, padded)
         if len(body) < padded:
             raise HeaderError(f"an extended header declares {size} bytes but {len(body)} are left with their padding")
         if size % HEADER_BYTES and body[size] and body[size - 1]:
             raise HeaderError(
-                f"an extended header declares {size} bytes but its text goes on with {body[size : size + 40]!r}"
+                f"an extended header declares {size} bytes but its text continues with {body[size : size + 40]!r}"
             )
         return body[:size]
 
-    def _cut(self, name: bytes, begin: int, size: int) -> HeaderError:
-        """Return the error of a member that reaches beyond the end."""
-        self.cut = name.decode("utf-8", "surrogateescape")
+    def _truncated(self, name: bytes, begin: int, size: int) -> HeaderError:
+        """Return the error of a member that extends beyond the end."""
+        self.truncated = name.decode("utf-8", "surrogateescape")
         left = "fewer" if self._length is None else str(max(0, self._length - begin))
         return HeaderError(
             f"member {name!r} declares {size} bytes from byte {begin} but {left} are left with the padding"
         )
 
-    def _end(self, at: int, block: bytes, *, is_waiting: bool) -> None:
-        """Check how the tar ends, at a block that is zero or missing."""
-        self._at = at
+    def _end(self, position: int, block: bytes, *, is_waiting: bool) -> None:
+        """Check the end of the tar, at a block that is zero or missing."""
+        self._position = position
         if is_waiting:
             raise HeaderError("the tar ends after an extended header whose member is missing")
-        if not block and self._length is not None and at < self._length:
-            raise HeaderError(f"the file ends here but its size was said to be {self._length}")
-        after = self._bytes.take(at + HEADER_BYTES, HEADER_BYTES) if block else b""
+        if not block and self._length is not None and position < self._length:
+            raise HeaderError(f"the file ends here but should have {self._length} bytes")
+        after = self._bytes.take(position + HEADER_BYTES, HEADER_BYTES) if block else b""
         if after and after != ZEROS:
-            found = after[:40].rstrip(b"\0")
+            beginning = after[:40].rstrip(b"\0")
             raise HeaderError(
-                f"two zero blocks end a tar but {len(after)} bytes that begin with {found!r} follow the first"
+                f"two zero blocks end a tar but {len(after)} bytes that begin with {beginning!r} follow the first"
             )
         self.has_end_mark = bool(after)
         if not self.sliceable:
-            self._bytes.drain()  # the checksum of the compressed bytes comes last
+            self._bytes.drain()  # the checksum is at the end
