@@ -48,7 +48,7 @@ def report(
     preview = Preview(
         epoch=0, steps=78, batch_size=64, world_size=4, num_workers=2, plan_workers=2, seed=0, digest="cd",
         sources=(replace(TAKEN, name="sbu"), replace(TAKEN, **(taken or {}))), schedule=None,
-        consumers=tuple(Consumer(one // 2, one % 2, 39, 5, 2496, 10**6) for one in range(8)), num_consumers=8, counted_steps=78,
+        consumers=tuple(Consumer(index // 2, index % 2, 39, 5, 2496, 10**6) for index in range(8)), num_consumers=8, counted_steps=78,
     )  # fmt: skip
     return Report(
         stats=Stats(
@@ -108,15 +108,15 @@ def test_an_ordinary_report_has_no_findings() -> None:
 @pytest.mark.parametrize("kind", ODD)
 def test_each_kind_is_found_with_its_number(kind: str) -> None:
     odd, level, words = ODD[kind]
-    (found,) = [one for one in findings_of(odd) if one.kind == kind][:1]
-    assert found.level == level
-    assert words in found.text
-    assert len(found.todo) > 20
+    (result,) = [one for one in findings_of(odd) if one.kind == kind][:1]
+    assert result.level == level
+    assert words in result.text
+    assert len(result.todo) > 20
 
 
 def test_the_worst_comes_first() -> None:
-    found = findings_of(report(source={"passes": 100.0, "shards": 3}, taken={"batches": 3}))
-    assert [one.level for one in found] == ["problem", "look", "note"]
+    result = findings_of(report(source={"passes": 100.0, "shards": 3}, taken={"batches": 3}))
+    assert [one.level for one in result] == ["problem", "look", "note"]
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_what_is_less_bad_is_to_be_looked_at(odd: Report, level: str) -> None:
 
 
 def test_what_passes_lift_is_not_blamed_on_company() -> None:
-    found = findings_of(report(copies=(240, 300, 1500), source={"passes": 3.0}))
-    assert "lifted-by-company" not in [one.kind for one in found]
+    result = findings_of(report(copies=(240, 300, 1500), source={"passes": 3.0}))
+    assert "lifted-by-company" not in [one.kind for one in result]
 
 
 def test_factors_of_a_function_are_not_judged() -> None:

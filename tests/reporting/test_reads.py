@@ -120,6 +120,6 @@ def test_rows_are_remembered_within_a_bound_and_a_report_says_the_same(
             source = catalog.sidecars.index(sidecars)
             assert memory.sizes(source, shard).tolist() == sidecars(shard).sizes.tolist()
             assert int(supply.factors(shard).sum()) == supply.sums[shard]
-    found = report_of(batches, num_workers=2).plan
-    assert found is not None
-    assert (found.consumers, found.digest) == (expected.consumers, expected.digest)
+    outcome = report_of(batches, num_workers=2).plan
+    assert outcome is not None
+    assert (outcome.consumers, outcome.digest) == (expected.consumers, expected.digest)

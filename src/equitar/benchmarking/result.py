@@ -1,4 +1,4 @@
-"""What does a benchmark say? How fast each contender was, and what a sample costs in each part."""
+"""Results of a benchmark: how fast each contender was, and what a sample costs in each part."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Speed:
 
     Attributes:
         group: What it is compared within: "read", "batches" in one process, or through "workers".
-        name: Who it is.
+        name: The contender.
         is_plain: Whether it is webdataset.
-        rounds: Samples per second in each round, with the shards in the page cache if they are here.
+        rounds: Samples per second in each round, with the shards in the page cache if they are local.
         first: The same in the first round, when they were not; None with workers, which start in it.
         bytes: Mean bytes of a sample.
         ratio: Its median by that of webdataset; None if that did not run.
@@ -43,8 +43,8 @@ class PartTime:
     """What a sample of a source costs in one part.
 
     Attributes:
-        kind: "open" and "read" of shards, "stage", "collate", "composed" (a stage over batches), "rest" (plan, and all else).
-        name: Which stage it is; else empty.
+        kind: "open" and "read" of shards, "stage", "collate", "composed" (a stage over batches), "rest" (planning and everything else).
+        name: Which stage it is; empty for other parts.
         seconds: Of one sample.
         first: The same in the first round.
     """
@@ -88,7 +88,7 @@ class ShardTime:
         path: Its path below the root of the source.
         samples: Samples that were read.
         bytes: Their bytes.
-        seconds: How long that took, all in all; to open it is not counted.
+        seconds: How long that took in all, without opening it.
     """
 
     source: str
@@ -107,15 +107,15 @@ class Bench:
         batch_size: Samples of a batch.
         num_workers: DataLoader workers.
         cores: Cores of this machine.
-        speeds: How fast everyone was.
+        speeds: How fast each contender was.
         sources: Where the time goes, by source.
         shards: The shards that were read, the slowest for one sample first.
         busy: Share of the time in which the main process computes while batches come from workers; None without.
         receiving: Seconds in which it computes for one sample; None without.
-        is_far: Whether shards are not on this machine.
-        in_blocks: Whether batches are read in blocks, as no stage looks at a sample; the parts are of one by one.
+        is_remote: Whether shards are not on this machine.
+        in_blocks: Whether batches are read in blocks, as no stage looks at a sample; parts are timed sample by sample.
         missed: Sources that had no sample in these steps.
-        refused: What webdataset could not do, in its own words; None if it could.
+        refused: The error of webdataset if it cannot read the shards; None if it can.
     """
 
     samples: int

@@ -31,9 +31,9 @@ from equitar.sidecars.store import Sidecars
 from equitar.sources import Sample
 
 _MOST_CONSUMERS = 64
-_MOST_BATCHES = 1 << 15  # one is some 50 microseconds of planning
+_MOST_BATCHES = 1 << 15  # planning a batch takes some 50 microseconds
 _MOST_PLACES = 1 << 20
-_SHARDS_KEPT = 1024  # many consumers are asked in turn, each at its own shards
+_SHARDS_KEPT = 1024  # many consumers take turns, each at its own shards
 _ENTRY_BYTES = 200  # of an array, its key and its place
 _ROW_BYTES = 256 << 20  # factors and sizes of rows that are kept: some 32 million rows
 
@@ -119,9 +119,9 @@ class Preview:
         num_workers: Workers of each rank.
         plan_workers: Workers that the plan is laid out for.
         seed: The seed.
-        digest: Names all that the plan depends on, apart from the epoch.
+        digest: Identifies everything that the plan depends on, apart from the epoch.
         sources: What it takes of each source, by name.
-        schedule: Index of the source of every step, (steps,): once if all ranks agree, else one for each rank; None where
+        schedule: Index of the source of every step, (steps,): one if all ranks agree, otherwise one for each rank; None where
             batches are mixed.
         consumers: The first consumers, rank by rank, and what each reads.
         num_consumers: How many there are.
@@ -147,7 +147,7 @@ def plan(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Preview:
     """Return the plan of an epoch, and what each consumer reads in it, without opening a tar.
 
     Args:
-        batches: From `debiased`, `mixed` or `exact`; give them `rank` and `world_size` to plan for other ranks than there are.
+        batches: From `debiased`, `mixed` or `exact`; pass them `rank` and `world_size` to plan for other ranks than this process has.
         epoch: Which epoch.
         num_workers: DataLoader workers of each rank.
 
@@ -238,7 +238,7 @@ def emissions(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Iter
 
 
 class SidecarReader:
-    """Reads samples without their fields: what a sidecar knows of them."""
+    """Reads samples without their fields, from sidecars alone."""
 
     def __init__(self, sidecars: Sidecars) -> None:
         self._sidecars = sidecars

@@ -155,7 +155,7 @@ def _strip(preview: Preview) -> str:
     letters = letters_of(names)
     legend = ", ".join(f"{letter} = {name}" for letter, name in zip(letters, names, strict=True))
     strips = [
-        "".join(letters[one] for one in steps[:_STRIP].tolist()) + ("..." if len(steps) > _STRIP else "")
+        "".join(letters[source] for source in steps[:_STRIP].tolist()) + ("..." if len(steps) > _STRIP else "")
         for steps in preview.schedule[:8]
     ]
     same = "the same on all ranks" if len(preview.schedule) == 1 else f"on the first of {len(preview.schedule)} ranks"

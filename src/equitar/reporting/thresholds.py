@@ -46,11 +46,11 @@ class ThresholdOutcome(NamedTuple):
     """What a threshold would make of an epoch.
 
     Attributes:
-        name: The threshold as one would write it.
+        name: The threshold as it is written.
         threshold: Its value; None if sources have different ones.
         copies: Samples in one pass of all sources, repeats counted: the expected number.
         steps: Steps of the epoch; None without a plan.
-        problem: Why there would be no plan, in words; None if there is one, or none was asked for.
+        problem: Why there is no plan; None if there is one, or no steps were asked for.
         repeated: Classes with a factor above 1, classes of the same name counted once.
         largest: Largest factor of a class that occurs.
         is_chosen: Whether this is the threshold that the report is about.
@@ -115,7 +115,7 @@ def threshold_outcomes(
     chosen: float | Literal["median"] | None,
     plan: Callable[[Sequence[Supply]], Plan] | None,
 ) -> tuple[ThresholdOutcome, ...]:
-    """Return what thresholds would do, from none to one above most classes.
+    """Return what thresholds would do, from 0 to one above most classes.
 
     Args:
         rows: The labels of the rows of each source.
