@@ -121,7 +121,7 @@ def test_workers_that_are_slower_than_one_process_are_told_of() -> None:
     outcome = said(bench(busy=0.3, receiving=0.0004, alone=1000, through=500))
     assert "One process alone is 2.0 times as fast as 2 workers: the cost is passing batches on" in outcome
     starved = said(bench(busy=0.01, receiving=0.00001, alone=1000, through=500, cores=1))
-    assert "they do not get the cores they need (here are 1)" in starved
+    assert "they do not get the cores they need (this machine has 1)" in starved
 
 
 def test_nothing_is_said_of_workers_where_there_are_none() -> None:
