@@ -95,12 +95,14 @@ def write_shard(folder: Path, size: int, megabytes: float) -> Path:
             writer.write({"__key__": f"{number:08d}", "cls": number % 10, "jpg": bytes(size)})
     source = equitar.Source("bench", str(path), sidecars=str(folder / "disk"))
     equitar.index(source, labels="cls", jobs=1, progress=False)
-    sidecar = read_sidecar(str(folder / "disk/shard.presence.npz"), mend="")
+    sidecar = read_sidecar(str(folder / "disk/shard.presence.npz"), fix="")
     words = [
-        f"{sidecar.fields[one]} {at} {length}"
-        for one, at, length in zip(sidecar.field, sidecar.offset, sidecar.size, strict=True)
+        f"{sidecar.table.fields[one]} {at} {length}"
+        for one, at, length in zip(sidecar.table.field, sidecar.table.offset, sidecar.table.size, strict=True)
     ]
-    rows = [" ".join(words[begin:end]) for begin, end in zip(sidecar.indptr, sidecar.indptr[1:], strict=False)]
+    rows = [
+        " ".join(words[begin:end]) for begin, end in zip(sidecar.table.indptr, sidecar.table.indptr[1:], strict=False)
+    ]
     path.with_suffix(".idx").write_text("\n".join([f"v1.1 {len(rows)}", *rows]) + "\n", "utf-8")
     return path
 
@@ -111,7 +113,7 @@ def indexed(url: str, folder: Path, offsets_from: str | None) -> tuple[float, st
     begin = time.perf_counter()
     source = equitar.Source("bench", url, sidecars=sidecars)
     equitar.index(source, labels="cls", jobs=1, progress=False, offsets_from=offsets_from)
-    return time.perf_counter() - begin, read_sidecar(f"{sidecars}/shard.presence.npz", mend="").digest
+    return time.perf_counter() - begin, read_sidecar(f"{sidecars}/shard.presence.npz", fix="").digest
 
 
 def measured(folder: Path, size: int, megabytes: float, waits: list[float]) -> dict[str, dict[str, float]]:

@@ -34,9 +34,9 @@ def raw(catalog: Catalog) -> int:
     for sidecars in catalog.sidecars:
         for shard, url in enumerate(sidecars.shards.urls):
             sidecar = sidecars(shard)
-            first, last = sidecar.indptr[:-1], sidecar.indptr[1:] - 1
-            starts = sidecar.offset[first]
-            lengths = sidecar.offset[last] + sidecar.size[last] - starts
+            first, last = sidecar.table.indptr[:-1], sidecar.table.indptr[1:] - 1
+            starts = sidecar.table.offset[first]
+            lengths = sidecar.table.offset[last] + sidecar.table.size[last] - starts
             file = os.open(url, os.O_RDONLY)
             for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
                 os.pread(file, length, start)

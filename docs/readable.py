@@ -13,7 +13,9 @@ class Readable(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_: object) -> None:
         """Change an object that was loaded, before its docstring is parsed."""
         if obj.docstring is not None and ">>> " in obj.docstring.value:
-            obj.docstring.value = "\n".join(_fenced(obj.docstring.value.splitlines()))
+            obj.docstring.value = "\n".join(
+                _fenced(obj.docstring.value.splitlines())
+            )
         if isinstance(obj, griffe.Function):
             for parameter in obj.parameters:
                 constant = obj.module.members.get(str(parameter.default))

@@ -28,7 +28,7 @@ GLOBAL_BATCH = 64
 
 
 class Gathered(torch.autograd.Function):
-    """The rows of all ranks; the gradient of a row is the sum of what the losses of all ranks say of it."""
+    """The rows of all ranks; gradients are summed over all losses."""
 
     @staticmethod
     def forward(_: Any, rows: Tensor) -> Tensor:
@@ -39,19 +39,20 @@ class Gathered(torch.autograd.Function):
 
     @staticmethod
     def backward(_: Any, gradient: Tensor) -> Tensor:
-        """Return the part of this rank of the gradients of all ranks."""
+        """Return this rank's part of the summed gradient."""
         gradient = gradient.contiguous()
         distributed.all_reduce(gradient)
         return gradient.chunk(distributed.get_world_size())[distributed.get_rank()]
 
 
 def contrastive_loss(images: Tensor, texts: Tensor, letters: Tensor) -> Tensor:
-    """InfoNCE, both ways, of the rows of this rank against those of all ranks; equal texts fit too."""
+    """InfoNCE of this rank's rows against all; equal texts match."""
     all_images, all_texts, all_letters = map(Gathered.apply, (images, texts, letters))
     fits = (letters[:, None] == all_letters).all(2).float()
     by_image = log_softmax(10 * images @ all_texts.T, 1)
     by_text = log_softmax(10 * texts @ all_images.T, 1)
-    loss: Tensor = -(fits / fits.sum(1, keepdim=True) * (by_image + by_text)).sum(1).mean() / 2
+    of_rows = (fits / fits.sum(1, keepdim=True) * (by_image + by_text)).sum(1)
+    loss: Tensor = -of_rows.mean() / 2
     return loss
 
 

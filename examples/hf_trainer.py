@@ -29,7 +29,7 @@ def prepare(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def for_model(samples: list[dict[str, Any]]) -> BatchEncoding:
-    """Return what the Trainer calls the model with: a dict would get `__source__` and `__step__`, which no model takes."""
+    """Collate; a dict would get `__source__`, which no model takes."""
     pixels = torch.stack([one["pixels"] for one in samples])
     return BatchEncoding({"pixels": pixels, "labels": torch.tensor([one["labels"] for one in samples])})
 
@@ -46,19 +46,19 @@ class Classifier(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
-class PlannedTrainer(Trainer):  # type: ignore[misc]  # transformers may be missing where types are checked
-    """Trains on the batches of an `equitar.Loader`, of which each rank has its own."""
+class PlannedTrainer(Trainer):  # type: ignore[misc]  # optional
+    """Trains on an `equitar.Loader`, which has its own batches per rank."""
 
     def __init__(self, *, loader: equitar.Loader, args: TrainingArguments, model: nn.Module) -> None:
         super().__init__(model, args, callbacks=[SavesLoader(loader)])
         self.loader = loader
 
     def get_train_dataloader(self) -> equitar.Loader:
-        """Return the loader as it is: accelerate would share its batches out again."""
+        """Return the loader as it is: accelerate would shard it again."""
         return self.loader
 
 
-class SavesLoader(TrainerCallback):  # type: ignore[misc]  # as above
+class SavesLoader(TrainerCallback):  # type: ignore[misc]  # optional
     """Puts the position of the loader into every checkpoint."""
 
     def __init__(self, loader: equitar.Loader) -> None:
@@ -71,7 +71,7 @@ class SavesLoader(TrainerCallback):  # type: ignore[misc]  # as above
             (checkpoint / "loader.json").write_text(json.dumps(self.loader.state_dict()), encoding="utf-8")
 
 
-class Prints(TrainerCallback):  # type: ignore[misc]  # as above
+class Prints(TrainerCallback):  # type: ignore[misc]  # optional
     """Prints what each rank trained on."""
 
     def __init__(self, loader: equitar.Loader) -> None:
@@ -124,6 +124,6 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     equitar.index(sources_in(arguments.folder), jobs=1, progress=False)
     main(**vars(arguments))
-    gc.collect()  # the Trainer leaves its process group standing, and the model would hold it: gloo may abort or hang at the end
+    gc.collect()  # the model would keep the process group alive
     if distributed.is_initialized():
         distributed.destroy_process_group()

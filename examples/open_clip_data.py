@@ -70,8 +70,8 @@ def get_equitar_data(
             batch_size=args.batch_size,
             seed=args.seed,
             weights=equitar.Passes(dict(zip(names, map(float, factors.split("::")), strict=True))) if factors else None,
-            steps=args.train_num_samples // global_batch if args.train_num_samples else None,  # else all, once
-            accumulation_steps=args.accum_freq,  # the loss gathers over accumulated batches: they are of one source too
+            steps=args.train_num_samples // global_batch if args.train_num_samples else None,  # None: one pass
+            accumulation_steps=args.accum_freq,  # accumulated batches share a source
             stages=stages,
             collate_fn=pairs,
             handler=log_and_continue,

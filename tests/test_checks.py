@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import webdataset as wds
 
 import equitar
+from equitar.checks import check_integer, check_number
 from equitar.errors import PlanError, SourceError, StageError
+from equitar.planning.plan import PlanSpec
+from equitar.planning.recipes import Mixed
+from equitar.planning.repeat_factors import RepeatFactor
+from equitar.samplers.label_rows import LabelRows
+from equitar.samplers.samplers import RepeatFactorSampler
 from equitar.sources import Source
 
 A, B = Source("a", "a.tar"), Source("b", "b.tar")
@@ -116,3 +124,80 @@ def test_a_loader_takes_whole_numbers(name: str, value: Any) -> None:
 def test_parts_of_a_split_that_are_no_whole_numbers_are_refused(part: Any, parts: Any) -> None:
     with pytest.raises(ValueError, match=r"`parts?` must be an int; got"):
         equitar.split(part, parts)
+
+
+@pytest.mark.parametrize("function", [int, np.int8, np.int64, np.uint16])
+def test_integers_of_numpy_are_integers_and_look_the_same_in_a_plan(function: Any) -> None:
+    spec: dict[str, Any] = {"batch_size": 8, "world_size": 2, "lanes": 1, "seed": 3, "epoch": 1, "shuffle": 40}
+    assert repr(PlanSpec(**{name: function(value) for name, value in spec.items()})) == repr(PlanSpec(**spec))
+    recipes = [
+        Mixed(weights={"a": kind(2)}, steps=kind(7), max_passes=None, restart_each_epoch=False)
+        for kind in (function, int)
+    ]
+    assert repr(recipes[0]) == repr(recipes[1])
+    batches = equitar.debiased(
+        [A],
+        batch_size=function(8),
+        steps=function(4),
+        accumulation_steps=function(2),
+        rank=function(0),
+        world_size=function(2),
+    )
+    assert repr(batches.order.recipe) == repr(
+        equitar.debiased([A], batch_size=8, steps=4, accumulation_steps=2).order.recipe
+    )
+    assert type(batches.order.batch_size) is type(batches.order.rank) is int
+
+
+@pytest.mark.parametrize("value", [np.float64(8), np.bool_(True), True, 8.0, "8", None, np.array([8])])
+def test_other_things_are_not_integers(value: Any) -> None:
+    with pytest.raises(PlanError, match="`batch_size` must be an integer >= 1; got"):
+        check_integer("batch_size", value, 1)
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), np.int64(1), 0.5, 1])
+def test_numbers_of_numpy_become_plain_numbers(value: Any) -> None:
+    assert type(check_number("max_passes", value)) in (int, float)
+
+
+@pytest.mark.parametrize("repeat", [0.5, np.float64(0.5), "median", equitar.RepeatFactor(0.5)])
+def test_a_threshold_is_short_for_its_repeat_factor(repeat: Any) -> None:
+    expected = equitar.RepeatFactor("median" if isinstance(repeat, str) else 0.5)
+    assert repr(RepeatFactor.of(repeat)) == repr(expected)
+    assert repr(equitar.debiased([A], batch_size=4, repeat=repeat).order.repeat) == repr(expected)
+
+
+ROWS = LabelRows.of_sets([[0]] * 99 + [[0, 1]])
+
+
+def test_samplers_take_the_median_as_builders_do() -> None:
+    by_name = RepeatFactorSampler(ROWS, "median", rank=0, world_size=1)
+    assert list(by_name) == list(RepeatFactorSampler(ROWS, RepeatFactor("median"), rank=0, world_size=1))
+
+
+@pytest.mark.parametrize("repeat", [True, "lvis", 2, -0.1, float("nan"), [0.5]])
+def test_samplers_refuse_what_is_not_a_threshold(repeat: Any) -> None:
+    with pytest.raises(PlanError, match="`repeat` must be a threshold in"):
+        RepeatFactorSampler(ROWS, repeat, rank=0, world_size=1)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"a": -1}, "`weights` must be finite numbers >= 0; got -1 for source 'a'"),
+        ({"a": True}, "`weights` must be finite numbers >= 0; got True for source 'a'"),
+        (equitar.Passes({"a": float("nan")}), "`passes` must be finite numbers >= 0; got nan for source 'a'"),
+        (0.5, "`weights` must map the name of each source to a number; got 0.5"),
+        ([0.5], "`weights` must map the name of each source to a number, or list pairs"),
+        ([(0.5, {"a": 1})], "`from_step` must be an integer >= 0; got 0.5"),
+    ],
+)
+def test_weights_are_checked_before_anything_is_read(weights: Any, message: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(message)):
+        equitar.debiased([A], batch_size=4, weights=weights)
+
+
+def test_the_order_in_which_weights_are_written_is_lost_when_a_recipe_is_made() -> None:
+    written, again = [{"b": np.float64(1), "a": 2}, {"a": 2, "b": 1.0}]
+    first, second = (equitar.debiased([A, B], batch_size=4, steps=9, weights=weights) for weights in (written, again))
+    assert repr(first.order.recipe) == repr(second.order.recipe)

@@ -1,7 +1,4 @@
-"""What does a user mix? Sources: named sets of tar shards, with what belongs to each of them.
-
-What does a user do about it? The command that errors advise.
-"""
+"""`Source`: a named set of tar shards and its options; with `Split`, `Retries`, `Cache`."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from equitar.errors import SourceError
+from equitar.label_spec import LabelSpec
 from equitar.rng import Purpose, draws, fold, text_id
 from equitar.urls import shown
 
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
 
 Sample: TypeAlias = dict[str, Any]
 Stage: TypeAlias = Callable[[Iterable[Any]], Iterable[Any]]
+StorageOptions: TypeAlias = Mapping[str, Any] | None
 _SUMMARY = re.compile(r".*\.summary\.(?:json|npz)(?:\?.*)?", re.DOTALL)
 
 
@@ -27,8 +26,8 @@ _SUMMARY = re.compile(r".*\.summary\.(?:json|npz)(?:\?.*)?", re.DOTALL)
 class Split:
     """Keeps the `part`-th of `parts` disjoint parts of a source, by a hash of the key.
 
-    A key stays in its part whatever else is added to the source, moved or shuffled, and whatever the source is called: the
-    parts of one set of shards under two names, such as "train" and "val", do not overlap.
+    A key stays in its part whatever is added to the source, moved or shuffled, and whatever the name of the source: the parts of
+    one set of shards under two names, such as "train" and "val", do not overlap.
     """
 
     part: int
@@ -37,14 +36,14 @@ class Split:
     def __post_init__(self) -> None:
         for name, value in (("part", self.part), ("parts", self.parts)):  # a fraction of a part would keep no row
             if type(value) is not int:
-                raise ValueError(f"`{name}` must be an int; got {value!r}")
+                raise ValueError(f"`{name}` must be an integer; got {value!r}")
         if not 0 <= self.part < self.parts:
             raise ValueError(f"`part` must be in [0, {self.parts}); got {self.part}")
 
     def __call__(self, keys: Sequence[str]) -> Iterator[bool]:
         """Yield for each key whether it is in this part."""
-        hashes: UInt64 = draws(fold(Purpose.SPLIT), [text_id(one) for one in keys])
-        return (int(one) % self.parts == self.part for one in hashes)
+        hashes: UInt64 = draws(fold(Purpose.SPLIT), [text_id(key) for key in keys])
+        return (int(value) % self.parts == self.part for value in hashes)
 
 
 def split(part: int, parts: int) -> Split:
@@ -56,7 +55,7 @@ def split(part: int, parts: int) -> Split:
 
     >>> train, val = split(0, 2), split(1, 2)
     >>> keys = ["a", "b", "c", "d"]
-    >>> [one != other for one, other in zip(train(keys), val(keys))]
+    >>> [in_train != in_val for in_train, in_val in zip(train(keys), val(keys))]
     [True, True, True, True]
     """
     return Split(part, parts)
@@ -64,15 +63,15 @@ def split(part: int, parts: int) -> Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """How patiently a store is asked again when it fails.
+    """How requests to a store are retried when they fail.
 
     Attributes:
-        tries: Requests in a row that may bring no new byte, >= 1.
+        tries: Consecutive requests without a new byte before giving up, >= 1.
         first_wait: Seconds before the second request; doubled before each further one, up to `longest_wait`.
-        longest_wait: Most seconds between two requests.
+        longest_wait: Maximum seconds between two requests.
         stall: Seconds without a byte after which a request is given up.
-        limit: Seconds for one range in all.
-        recheck: Seconds after which a store that does not say so in its answers is asked again whether a shard is unchanged.
+        limit: Seconds for one range in total.
+        recheck: Seconds between checks whether a shard is unchanged, for stores whose responses do not tell.
     """
 
     tries: int = 6
@@ -98,8 +97,8 @@ class Cache:
     """A folder that keeps copies of shards: one download of each for all processes of a node.
 
     Attributes:
-        directory: The folder; made if needed, and shared by any number of processes and sources.
-        max_bytes: Most bytes it holds; what was used longest ago goes first.
+        directory: The folder; created if needed, and shared by any number of processes and sources.
+        max_bytes: Maximum size; the least recently used copies are removed first.
     """
 
     directory: str
@@ -128,22 +127,22 @@ _KINDS: tuple[tuple[str, Any, str], ...] = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Source:
-    """A named set of shards that is drawn from as one.
+    """A named set of shards from which samples are drawn.
 
     Attributes:
-        name: What the source is called; it identifies the source in plans, weights, states and batches.
-        urls: A brace pattern, a glob, ``@FILE`` with one URL a line or of another tool (see `equitar.shard_lists`), or a
-            sequence of these. Or a summary that `index` wrote: the shards are those that were indexed. ``NAME.summary.json``
-            is the newest of its folder, ``NAME.DIGEST.summary.npz`` always the same.
-        root: What the paths of its shards are relative to (default: their deepest common folder, or the folder of the summary).
-            The paths identify the shards, so a source copied elsewhere gives the same plan.
+        name: Identifies the source in plans, weights, states and batches.
+        urls: A brace pattern, a glob, ``@FILE`` with one URL per line or a list of another tool (wids, open_clip, open_lm,
+            Energon), or a sequence of these. Or a summary that `index` wrote, for the shards that were indexed:
+            ``NAME.summary.json`` is the newest, ``NAME.DIGEST.summary.npz`` always the same.
+        root: Folder to which the paths of its shards are relative (default: their deepest common folder, or the folder of the
+            summary). These paths identify the shards, so a source copied elsewhere gives the same plan.
         sidecars: Folder of the sidecars, mirroring the paths below `root` (default: beside each shard, or where the summary is).
         keep: Selects rows: the name of a file of keys (``!FILE`` excludes them), `split(i, k)`, a share in (0, 1], or a
-            function of a shard's sidecar that returns a number >= 0 for each row; 0 leaves the row out.
-        stages: Per-sample stages of this source, which run before those of the builder.
-        storage_options: Options for fsspec. They are never shown, nor stored.
+            function of a shard's sidecar that returns a number >= 0 for each row; 0 excludes the row.
+        stages: Per-sample stages of this source, run before those of the builder.
+        storage_options: Options for fsspec. They are never shown or stored.
         cache: Keeps copies of remote, compressed and piped shards: a `Cache`, or its folder.
-        retries: How patiently a remote store is asked again.
+        retries: How requests to a remote store are retried.
     """
 
     name: str
@@ -169,8 +168,8 @@ class Source:
             raise ValueError(f"`keep` must be a share in (0, 1]; got {self.keep!r} for source {self.name!r}")
         if self.summary is None and (named := next((url for url in self._patterns if _SUMMARY.fullmatch(url)), None)):
             raise SourceError(
-                f"a summary stands for all shards of its source; got {shown(named)} beside {len(self._patterns) - 1} more `urls` of "
-                f"{self.name!r}; give it alone, and others a source of their own"
+                f"a summary covers all shards of its source; got {shown(named)} together with {len(self._patterns) - 1} more `urls` of "
+                f"{self.name!r}; pass it alone, and make another source of the others"
             )
 
     def _check_kind(self, argument: str, value: object, kinds: Any, wanted: str) -> None:
@@ -179,7 +178,7 @@ class Source:
 
     @property
     def summary(self) -> str | None:
-        """The URL of the summary that `urls` is; None if `urls` says itself which shards there are."""
+        """The URL of the summary that `urls` is; None if `urls` lists shards."""
         only = self._patterns[0] if len(self._patterns) == 1 else ""
         return only if _SUMMARY.fullmatch(only) else None
 
@@ -188,7 +187,7 @@ class Source:
         return [self.urls] if isinstance(self.urls, str) else self.urls
 
     def __repr__(self) -> str:
-        """Show where the shards are, without what may be secret."""
+        """Show where the shards are, without secrets."""
         urls = repr(shown(self.urls)) if isinstance(self.urls, str) else repr([shown(url) for url in self.urls])
         more = [
             f"{name}={shown(value)!r}" for name in ("root", "sidecars") if (value := getattr(self, name)) is not None
@@ -196,9 +195,28 @@ class Source:
         more += [f"keep={self.keep!r}"] if self.keep is not None else []
         return f"Source({', '.join([repr(self.name), urls, *more])})"
 
+    def index_command(self, *, label_spec: str = "") -> str:
+        r"""Return the advice to index this source, for errors.
+
+        Args:
+            label_spec: How its labels were made, as its sidecars record it.
+
+        >>> Source("cc3m", "/data/cc3m-{000000..000331}.tar").index_command()
+        "run `equitar index 'cc3m=/data/cc3m-{000000..000331}.tar'`"
+        >>> Source("a", "a.tar").index_command(label_spec="labels.tsv\nfrom=0123\nmissing=empty")
+        'run `equitar index a=a.tar --labels-from labels.tsv --missing empty`'
+        """
+        urls = list(self._patterns)
+        words = ["equitar", "index", *(f"{self.name}={shown(url)}" for url in urls[:3])]
+        words += ["--root", shown(self.root)] if self.root else []
+        words += ["--sidecars", shown(self.sidecars)] if self.sidecars else []
+        words += LabelSpec.parse(label_spec).options
+        more = f" (and {len(urls) - 3} more patterns)" if len(urls) > 3 else ""
+        return f"run `{shlex.join(words)}`{more}"
+
 
 def listed_sources(sources: Source | Iterable[Source]) -> tuple[Source, ...]:
-    """Return the sources of an argument that takes one or many, in its order.
+    """Return the sources of an argument that takes one or several, in order.
 
     Raises:
         SourceError: If it holds anything else, or two of one name.
@@ -206,48 +224,13 @@ def listed_sources(sources: Source | Iterable[Source]) -> tuple[Source, ...]:
     if isinstance(sources, str | Mapping) or not isinstance(sources, Source | Iterable):
         raise SourceError(f"`sources` must be a list of equitar.Source; got {sources!r:.80}")
     listed = (sources,) if isinstance(sources, Source) else tuple(sources)
-    for one in listed:
-        if not isinstance(one, Source):
-            raise SourceError(f"`sources` must be a list of equitar.Source; got {one!r:.80} in it")
-    names = [one.name for one in listed]
-    twice = next((name for name in sorted(names) if names.count(name) > 1), None)
-    if twice is not None:
+    for source in listed:
+        if not isinstance(source, Source):
+            raise SourceError(f"`sources` must be a list of equitar.Source; got {source!r:.80} in it")
+    names = [source.name for source in listed]
+    duplicate = next((name for name in sorted(names) if names.count(name) > 1), None)
+    if duplicate is not None:
         raise SourceError(
-            f"names of sources must be unique; two are called {twice!r}; list all URLs of a source in one"
+            f"names of sources must be unique; two are called {duplicate!r}; list all URLs of a source in one"
         )
     return listed
-
-
-def index_command(source: Source, *, label_spec: str = "") -> str:
-    r"""Return the command that indexes a source, as an advice.
-
-    Args:
-        source: The source.
-        label_spec: How its labels were made, as its sidecars say it.
-
-    >>> index_command(Source("cc3m", "/data/cc3m-{000000..000331}.tar"))
-    "run `equitar index 'cc3m=/data/cc3m-{000000..000331}.tar'`"
-    >>> index_command(Source("a", "a.tar"), label_spec="labels.tsv\nfrom=0123\nmissing=empty")
-    'run `equitar index a=a.tar --labels-from labels.tsv --missing empty`'
-    """
-    urls = [source.urls] if isinstance(source.urls, str) else list(source.urls)
-    words = ["equitar", "index", *(f"{source.name}={shown(url)}" for url in urls[:3])]
-    words += ["--root", shown(source.root)] if source.root else []
-    words += ["--sidecars", shown(source.sidecars)] if source.sidecars else []
-    words += _label_words(label_spec)
-    more = f" (and {len(urls) - 3} more patterns)" if len(urls) > 3 else ""
-    return f"run `{shlex.join(words)}`{more}"
-
-
-def _label_words(label_spec: str) -> list[str]:
-    """Return the options that make labels as a sidecar says they were made."""
-    spec, *more = label_spec.split("\n")
-    if not spec:
-        return []
-    names = {line.partition("=")[0] for line in more}
-    words = ["--labels-from" if "from" in names else "--labels", spec]
-    words += ["--missing", "empty"] if "missing" in names else []
-    return words + (["--classes", "FILE"] if "classes" in names else [])
-
-
-StorageOptions: TypeAlias = Mapping[str, Any] | None

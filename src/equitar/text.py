@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
 
 def counted(number: int, what: str) -> str:
     """Return a number with its noun.
@@ -30,31 +32,20 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-_FEW = 5
+def listed(items: Sequence[object], most: int = 3, *, quote: bool = False) -> str:
+    """Return the first of some items, and the number of the others.
 
-
-def _listed(items: Sequence[object]) -> str:
-    more = f" and {len(items) - _FEW} more" * (len(items) > _FEW)
-    return ", ".join(map(str, items[:_FEW])) + more
-
-
-_LISTED = 10
-
-
-def listed_some(paths: Sequence[str]) -> str:
-    """Return the first of many paths, and how many more there are.
-
-    >>> listed_some(["a.tar", "b.tar"]), listed_some(list("abcdefghijklm"))[-14:]
-    ("'a.tar', 'b.tar'", "'j' and 3 more")
+    >>> listed("abcde"), listed(["a.tar", "b.tar"], quote=True)
+    ('a, b, c and 2 more', "'a.tar', 'b.tar'")
     """
-    more = f" and {len(paths) - _LISTED} more" * (len(paths) > _LISTED)
-    return ", ".join(map(repr, paths[:_LISTED])) + more
+    more = f" and {len(items) - most:,} more" if len(items) > most else ""
+    return ", ".join(map(repr if quote else str, items[:most])) + more
 
 
-def _time(seconds: float) -> str:
-    """Return a time as one would say it.
+def duration(seconds: float) -> str:
+    """Return a time in the units that suit it.
 
-    >>> _time(0.05), _time(75), _time(7380)
+    >>> duration(0.05), duration(75), duration(7380)
     ('0.1 s', '1 min 15 s', '2 h 3 min')
     """
     if seconds < 60:
@@ -63,17 +54,13 @@ def _time(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-_NAMED = 3
+def scaled(number: float) -> tuple[float, str]:
+    """Return a number in its unit, and the letter of the unit: k, M, G and so on.
 
-
-def listed(names: Sequence[str]) -> str:
-    """Return some names in a row.
-
-    >>> listed(["a", "b", "c", "d", "e"])
-    'a, b, c and 2 more'
+    >>> scaled(950), scaled(2_500_000)
+    ((950, ''), (2.5, 'M'))
     """
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    return next(((number / unit, letter) for unit, letter in _UNITS if number >= unit), (number, ""))
 
 
 def size_in_words(num_bytes: float) -> str:
@@ -82,19 +69,24 @@ def size_in_words(num_bytes: float) -> str:
     >>> size_in_words(950), size_in_words(1_234_567), size_in_words(98.76e9)
     ('950 B', '1.2 MB', '98.8 GB')
     """
-    for unit, name in ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if num_bytes >= unit:
-            return f"{num_bytes / unit:,.1f} {name}"
-    return f"{num_bytes:,.0f} B"
+    number, letter = scaled(num_bytes)
+    return f"{number:,.1f} {letter}B" if letter else f"{number:,.0f} B"
 
 
-def _short(number: float) -> str:
+def megabytes(num_bytes: float) -> str:
+    """Return a number of bytes in MB, for the column of a table.
+
+    >>> megabytes(1_234_567_890)
+    '1,234.6'
+    """
+    return f"{num_bytes / 1e6:,.1f}"
+
+
+def three_digits(number: float) -> str:
     """Return a number in three digits, for a headline.
 
-    >>> _short(9_999), _short(17_446), _short(1_740_000)
+    >>> three_digits(9_999), three_digits(17_446), three_digits(1_740_000)
     ('9,999', '17.4 k', '1.74 M')
     """
-    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= max(unit, 1e4):
-            return f"{number / unit:.{max(0, 3 - len(str(int(number / unit))))}f} {letter}"
-    return f"{number:,.0f}"
+    value, letter = scaled(number)
+    return f"{value:.{max(0, 3 - len(str(int(value))))}f} {letter}" if number >= 1e4 else f"{number:,.0f}"

@@ -55,7 +55,7 @@ def test_equal_names_on_a_line_are_one_source(words: list[str], sources: dict[st
 
 @pytest.mark.parametrize("word", ["x.tar", "=x.tar", "a=", "s3://bucket/a=b.tar", "", "a b=x.tar"])
 def test_a_source_without_a_name_is_told_how_to_get_one(word: str) -> None:
-    with pytest.raises(click.UsageError, match=r"must be name=urls; got .*; write, say, train="):
+    with pytest.raises(click.UsageError, match=r"must be name=urls; got .*; write, for example, train="):
         parse_sources(["good=x.tar", word])
 
 
@@ -92,7 +92,7 @@ def test_labels_may_come_from_a_file_without_crowds(tmp_path: Path) -> None:
     )
     result = equitar("index", f"s={tmp_path}/x.tar", "--labels-from", f"{tmp_path}/coco.json", "--without-crowd")
     assert "s: 1 keys of" in result.output
-    presence = read_sidecar(f"{tmp_path}/x.presence.npz", mend="").presence
+    presence = read_sidecar(f"{tmp_path}/x.presence.npz", fix="").presence
     assert presence is not None
     assert presence.ids.tolist() == [7]
 
@@ -107,7 +107,7 @@ def test_classes_and_missing_are_read(tmp_path: Path) -> None:
     assert load_summary(Source("s", path)).class_names == ((0, 1), ("cat", "dog"))
 
 
-def test_an_error_is_one_line_with_its_mend_and_exit_code_1(five: str, tmp_path: Path) -> None:
+def test_an_error_is_one_line_with_its_fix_and_exit_code_1(five: str, tmp_path: Path) -> None:
     shard(tmp_path / "x-3.tar", "3.0")
     result = equitar("index", f"big={five}", "--labels", "cls")
     assert result.exit_code == 1
@@ -132,7 +132,7 @@ def test_an_error_is_one_line_with_its_mend_and_exit_code_1(five: str, tmp_path:
             "the file no-such.txt was not found",
         ),
         (["index", "s=/no/such.tar", "--labels", "jsn:a"], "must be a field (`cls`, `txt`), `json:PATH`, `npy` or"),
-        (["check", "s=/no/such.tar", "--against", "no.json"], "'no.json' is not there; mend the path"),
+        (["check", "s=/no/such.tar", "--against", "no.json"], "file not found: 'no.json'; check the path"),
         (["check", "s=/no/such.tar"], "run `equitar index s=/no/such.tar`"),
     ],
 )
@@ -155,7 +155,7 @@ def test_debug_gives_the_error_itself(words: list[str]) -> None:
 def test_a_wrong_source_is_wrong_usage_and_told_what_may_be_meant(word: str, meant: str) -> None:
     result = equitar("index", word)
     assert result.exit_code == 2
-    assert f"got {word!r}; write, say, train={meant}\n" in result.output
+    assert f"got {word!r}; write, for example, train={meant}\n" in result.output
 
 
 def test_a_reader_that_has_enough_is_no_error(five: str) -> None:
@@ -175,7 +175,7 @@ def test_a_reader_that_has_enough_is_no_error(five: str) -> None:
 def test_a_field_that_no_sample_has_is_told_with_those_there_are(five: str) -> None:
     told = equitar("index", f"s={five}", "--labels", "class").output
     assert "labels are read from field 'class' but samples of " in told
-    assert "x-0.tar have 'cls'; name one of these" in told
+    assert "x-0.tar have 'cls'; did you mean cls? Otherwise name one of these" in told
 
 
 def test_the_version_is_told() -> None:
@@ -191,10 +191,10 @@ def test_wrong_options_are_told_as_click_tells_them(five: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--without-crowd", "--labels", "cls"], "`--without-crowd` goes with `--labels-from`"),
-        (["--classes", "x.txt"], "`--classes` goes with `--labels` or `--labels-from`"),
-        (["--missing", "empty"], "`--missing` goes with `--labels` or `--labels-from`"),
-        (["--dry-run", "--part", "0/2"], "`--dry-run` reckons what all parts cost together"),
+        (["--without-crowd", "--labels", "cls"], "`--without-crowd` needs `--labels-from`"),
+        (["--classes", "x.txt"], "`--classes` needs `--labels` or `--labels-from`"),
+        (["--missing", "empty"], "`--missing` needs `--labels` or `--labels-from`"),
+        (["--dry-run", "--part", "0/2"], "`--dry-run` estimates the cost of all parts together"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_told(words: list[str], message: str, five: str) -> None:
@@ -212,11 +212,11 @@ def test_a_folder_that_cannot_be_made_is_not_a_missing_shard(five: str) -> None:
 def test_check_is_quiet_about_what_is_right_and_names_what_is_not(five: str, tmp_path: Path) -> None:
     equitar("index", f"big={five}", "--labels", "cls")
     right = equitar("check", f"big={five}")
-    assert (right.exit_code, right.output) == (0, "all sidecars are those of their shards\n")
+    assert (right.exit_code, right.output) == (0, "OK: 5 sidecars match their shards\n")
     shard(tmp_path / "x-1.tar", "1", "7")
     wrong = equitar("check", f"big={five}")
     assert wrong.exit_code == 1
-    assert "x-1.tar has other labels than its sidecar says" in wrong.output
+    assert "x-1.tar has other labels than its sidecar" in wrong.output
     assert "--force" in wrong.output
 
 
@@ -231,11 +231,11 @@ def test_a_command_of_another_module_gets_the_same_errors_and_options() -> None:
     @click.command("break")
     @debug_option
     def broken() -> None:
-        raise RuntimeError("one line; mend it")
+        raise RuntimeError("one line; fix it")
 
     group = type(main)("equitar", commands=[broken])
     result = CliRunner().invoke(group, ["break"])
-    assert (result.exit_code, result.output) == (1, "Error: one line; mend it\n")
+    assert (result.exit_code, result.output) == (1, "Error: one line; fix it\n")
     assert isinstance(CliRunner().invoke(group, ["break", "--debug"]).exception, RuntimeError)
 
 

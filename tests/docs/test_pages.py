@@ -15,6 +15,8 @@ PAGES = [
     "how-it-works.md",
     "importers.md",
     "many-machines.md",
+    "read-only.md",
+    "recipes/iterations.md",
     "report.md",
     "sidecar-format.md",
 ]

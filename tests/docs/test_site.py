@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import runpy
+from html import unescape
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from markdown import Markdown  # type: ignore[import-untyped]  # it has no types
 
 import equitar
 from equitar.cli.app import main
@@ -67,3 +69,12 @@ def test_the_page_on_the_command_line_has_the_help_of_every_command() -> None:
         if f"## equitar {name}\n\n```console\n$ equitar {name} --help\nUsage: equitar {name} " not in page
     ]
     assert hooks["on_page_markdown"]("a\n<!-- computed by\ncode\n-->\nb") == "a\nb"
+
+
+def test_the_copy_button_of_a_console_block_takes_the_commands_without_prompts_and_output() -> None:
+    markdown = 'text\n\n```console\n$ equitar plan "a=<x>" \\\n    --steps 2\nepoch 0\n$ ls\n    a\n```\n\n```pycon\n>>> for a in b:\n...     c\n1\n```\n'
+    extensions = ["pymdownx.highlight", "pymdownx.superfences"]
+    content = Markdown(extensions=extensions, extension_configs={extensions[0]: {"pygments_lang_class": True}})
+    page = runpy.run_path(str(DOCS / "hooks.py"))["on_page_content"](content.convert(markdown))
+    copied = [unescape(one) for one in re.findall(r'data-copy="(.*?)"', page, re.DOTALL)]
+    assert copied == ['equitar plan "a=<x>" \\\n    --steps 2\nls', "for a in b:\n    c"]

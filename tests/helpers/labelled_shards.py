@@ -29,7 +29,7 @@ def shard(path: Path, labels: Sequence[str | None], *, field: str = "cls") -> No
 
 
 def sidecar_of(path: Path) -> Sidecar:
-    return read_sidecar(sidecar_path(str(path)), mend="")
+    return read_sidecar(sidecar_path(str(path)), fix="")
 
 
 def rows(sidecar: Sidecar) -> list[list[int]]:

@@ -31,7 +31,7 @@ def ticks() -> Iterator[float]:
     return map(float, count())
 
 
-def test_a_local_source_is_reckoned_from_a_few_shards(folder: Path) -> None:
+def test_a_local_source_is_estimated_from_a_few_shards(folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     source = Source("s", f"{folder}/*.tar")
     (found,) = equitar.dry_run(source, labels="cls", jobs=2, clock=ticks().__next__)
@@ -43,7 +43,7 @@ def test_a_local_source_is_reckoned_from_a_few_shards(folder: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
-def test_shards_that_have_sidecars_are_not_reckoned(folder: Path) -> None:
+def test_shards_that_have_sidecars_are_not_estimated(folder: Path) -> None:
     source = Source("s", f"{folder}/*.tar")
     equitar.index(source, jobs=1, progress=False, part=(0, 2))
     (found,) = equitar.dry_run(source)
@@ -54,7 +54,7 @@ def test_shards_that_have_sidecars_are_not_reckoned(folder: Path) -> None:
     assert (done.to_read, done.walked, done.ways) == (0, 0, ())
 
 
-def test_a_remote_source_is_reckoned_for_both_ways_as_the_server_counts_them(folder: Path) -> None:
+def test_a_remote_source_is_estimated_for_both_ways_as_the_server_counts_them(folder: Path) -> None:
     with serving(site_of(folder)) as site:
         source = Source("s", f"{site.url}/x-{{0..7}}.tar", sidecars=str(folder.parent / "side"))
         (found,) = equitar.dry_run(source, walked=SHARDS)
@@ -80,7 +80,7 @@ def test_the_command_line_shows_it_as_tables_and_as_json(folder: Path) -> None:
     assert shown[0].split() == ["source", "shards", "to", "read", "walked", "samples", "MB"]
     assert shown[1].split()[:5] == ["s", "8", "8", "3", "2,400"]
     assert shown[3].endswith("time, 4 processes")
-    assert shown[4].startswith("s: headers, from a disk here")
+    assert shown[4].startswith("s: headers, from a local disk")
     (told,) = json.loads(CliRunner().invoke(main, [*words, "--json"]).output)["sources"]
     assert (told["to_read"], told["jobs"], len(told["ways"])) == (8, 4, 1)
     assert not list(folder.glob("*.npz"))

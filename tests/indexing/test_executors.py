@@ -27,7 +27,7 @@ import equitar
 from equitar.cli.app import main
 from equitar.errors import ShardError, StorageError, WorkerError
 from equitar.indexing.executors import DaskExecutor, outcomes
-from equitar.indexing.label_job import spool, spooled
+from equitar.indexing.label_job import label_job_of, read_spooled, spool
 from equitar.indexing.source_job import SourceReport
 from equitar.sources import Source
 from helpers.labelled_shards import shard
@@ -190,19 +190,17 @@ def test_a_relative_path_is_sent_as_an_absolute_one(
     assert written(tmp_path / "side") == expected
 
 
-def test_a_recipe_that_is_elsewhere_or_another_is_not_used(tmp_path: Path) -> None:
-    from equitar.indexing.label_job import recipe_of
-
-    recipe = recipe_of("cls", None, None, options=None, missing="error", force=False, regroup=False)
-    where = spool(recipe, str(tmp_path), None)
-    assert spooled(where) == recipe
+def test_a_label_job_that_is_missing_or_changed_is_not_used(tmp_path: Path) -> None:
+    job = label_job_of("cls", None, None, options=None, missing="error", crowd=True, force=False, regroup=False)
+    where = spool(job, str(tmp_path), None)
+    assert read_spooled(where) == job
     Path(where.url).write_bytes(b"cos\nsystem\n(S'false'\ntR.")
-    spooled.cache_clear()
-    with pytest.raises(StorageError, match="is not the recipe that this run wrote"):
-        spooled(where)
+    read_spooled.cache_clear()
+    with pytest.raises(StorageError, match="is not the file that this run wrote"):
+        read_spooled(where)
     Path(where.url).unlink()
     with pytest.raises(StorageError, match="other machines must reach the folder of the sidecars"):
-        spooled(where)
+        read_spooled(where)
 
 
 # ---- processes that are killed --------------------------------------------------------------------------------------------
@@ -227,15 +225,10 @@ def test_a_shard_that_kills_who_reads_it_is_named_and_all_others_are_done(
 
 
 def test_where_every_process_is_killed_there_is_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Dying(ThreadPoolExecutor):
-        def submit(self, task: Callable[..., Any], /, *words: Any, **named: Any) -> Future[Any]:
-            raise BrokenExecutor("killed")
-
-    monkeypatch.setattr("equitar.indexing.executors.ProcessPoolExecutor", lambda num_jobs, mp_context: Dying(1))
-    with pytest.raises(
-        WorkerError, match=r"killed again and again, at last while they did .*; is there too little memory"
-    ):
-        list(outcomes(str, range(1000), jobs=2, executor=None))
+    monkeypatch.setattr("equitar.indexing.executors._LOST_IN_A_ROW", 3)
+    killed = r"[345] processes in a row ended without a result, the last while they read .*; is there too little memory"
+    with pytest.raises(WorkerError, match=killed):
+        list(outcomes(os._exit, range(1000), jobs=2, executor=None))
 
 
 # ---- dask -----------------------------------------------------------------------------------------------------------------
@@ -415,7 +408,7 @@ def test_a_shard_that_kills_every_worker_is_named(folder: Path, tmp_path: Path, 
     (folder / "times").write_text("99")
     scheduler: Any = cluster.scheduler
     scheduler.allowed_failures = 0
-    words = r"1 error in 24 shards: .*x-05\.tar: who read it was lost again and again"
+    words = r"1 error in 24 shards: .*x-05\.tar: its worker was lost again and again"
     with Client(cluster) as client, pytest.raises(ShardError, match=words):  # type: ignore[no-untyped-call]
         index(folder, tmp_path / "side", executor=client)
     (folder / "times").write_text("0")
@@ -486,7 +479,9 @@ def test_a_scheduler_that_dies_is_an_error_in_one_line(folder: Path, tmp_path: P
         assert time.monotonic() - begin < 20
         killer.join()
     assert result.exit_code == 1
-    told = rf"Error: the executor broke while it did .*: dask's scheduler {address} is gone; .* run this again, .*\n"
+    told = (
+        rf"Error: the executor broke while it did .*: dask's scheduler {address} is gone; .* rerun this to continue\n"
+    )
     assert re.fullmatch(told, result.output), result.output
 
 
@@ -514,7 +509,7 @@ def test_a_scheduler_that_is_stopped_is_an_error_in_one_line(
         took = time.monotonic() - begin
         stopper.join()
     assert result.exit_code == 1
-    told = rf"Error: the executor broke while it did .*: dask's scheduler {address} has not answered for 1 s; .* run this again, .*\n"
+    told = rf"Error: the executor broke while it did .*: dask's scheduler {address} has not answered for 1 s; .* rerun this to continue\n"
     assert re.fullmatch(told, result.output), result.output
     assert 2 < took < 10
 
@@ -536,7 +531,7 @@ def test_a_scheduler_that_is_not_there_is_named(folder: Path) -> None:
     with dask.config.set({"distributed.comm.timeouts.connect": "100ms"}):
         result = CliRunner().invoke(main, ["index", f"s={folder}/x-*.tar", "--scheduler", "tcp://127.0.0.1:1"])
     assert (result.exit_code, result.output.count("\n")) == (1, 1)
-    assert "no scheduler of dask answers at tcp://127.0.0.1:1" in result.output
+    assert "no dask scheduler answers at tcp://127.0.0.1:1" in result.output
 
 
 def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -14,7 +14,7 @@ import equitar
 from equitar.cli.app import main
 from equitar.errors import ShardError, SidecarError
 from equitar.indexing.index import IndexReport
-from equitar.indexing.source_job import keep_part, ledgers_of
+from equitar.indexing.source_job import jobs_of_sources, keep_part
 from equitar.sidecars.summary import load_summary
 from equitar.sources import Source
 from helpers.labelled_shards import named_rows, shard, sidecar_of
@@ -56,7 +56,7 @@ def test_parts_are_all_shards_disjoint_and_even_in_whatever_order_they_are_liste
     for sources in ([one, two], [Source("t", [*two.urls][::-1], root=two.root), one]):
         taken = []
         for part in range(parts):
-            ledgers = ledgers_of(sources)
+            ledgers = jobs_of_sources(sources)
             keep_part(ledgers, part, parts)
             taken.append(sorted((shard.source, shard.path) for ledger in ledgers for shard in ledger.shards))
         found.append([shard for shards in taken for shard in shards])
@@ -249,7 +249,7 @@ def test_numbers_that_jump_in_a_glob_are_reported(tmp_path: Path) -> None:
     seven(tmp_path)
     lose(tmp_path, 2)
     globbed = [f"s={tmp_path}/x-*.tar", "--quiet"]
-    assert "s: its numbers jump over 1: 'x-002.tar'" in command("index", *globbed).output.splitlines()
+    assert "s: 1 missing from the numbering: 'x-002.tar'" in command("index", *globbed).output.splitlines()
     told = json.loads(command("index", *globbed, "--json").output)
     assert told["sources"][0]["holes"] == ["x-002.tar"]
 

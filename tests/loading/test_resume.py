@@ -116,7 +116,7 @@ OTHER: dict[str, tuple[dict[str, Any], str]] = {
     "steps": ({"steps": 20}, "recipe was .*steps=None.* and is .*steps=20"),
     "batch size": ({"batch_size": 4}, "global batch was 8 and is 4"),
     "shuffle": ({"shuffle": 16}, "shuffle was [0-9]+ and is 16"),
-    "threshold": ({"repeat": 0.5}, "repeat was None and is 0.5"),
+    "threshold": ({"repeat": 0.5}, "repeat was None and is RepeatFactor"),
     "accumulation_steps": (
         {"accumulation_steps": 2},
         "recipe was .*accumulation_steps=1.* and is .*accumulation_steps=2",
@@ -348,7 +348,7 @@ def test_several_resumes_in_one_epoch_with_other_ranks_and_workers_give_the_same
 
 def test_ranks_that_do_not_share_the_global_batch_are_refused(sources: list[Source]) -> None:
     state = stopped(elastic(sources, 0, 2), 3)
-    with pytest.raises(PlanError, match="had 2 ranks, which do not share the 15 samples of 3 ranks x 5"):
+    with pytest.raises(PlanError, match="had 2 ranks, which cannot share the 15 samples of 3 ranks x 5"):
         resumed(as_rank(debiased(sources, batch_size=5), 0, 3), state)
 
 

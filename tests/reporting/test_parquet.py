@@ -41,7 +41,7 @@ def names_source(folder: Path) -> Source:
 @pytest.fixture
 def sources(tmp_path: Path) -> list[Source]:
     bare = write_source(tmp_path, "bare", [2])
-    equitar.index(bare, jobs=1, progress=False, force=True)
+    equitar.index(bare, labels=False, jobs=1, progress=False)
     return [write_source(tmp_path, "a", [5, 1, 4]), names_source(tmp_path), bare]
 
 
@@ -50,12 +50,12 @@ def printed(sources: list[Source]) -> Iterator[tuple[Any, ...]]:
     for source in sorted(sources, key=lambda one: one.name):
         folder = Path(str(source.urls)).parent
         for tar in sorted(folder.glob("*.tar")):
-            sidecar = read_sidecar(str(tar.with_suffix(".presence.npz")), mend="")
+            sidecar = read_sidecar(str(tar.with_suffix(".presence.npz")), fix="")
             names = dict(zip(*sidecar.class_names, strict=True)) if sidecar.class_names else None
             for row, key in enumerate(sidecar.keys):
-                span = slice(sidecar.indptr[row], sidecar.indptr[row + 1])
-                fields = [sidecar.fields[one] for one in sidecar.field[span]]
-                sizes = sidecar.size[span].tolist()
+                span = slice(sidecar.table.indptr[row], sidecar.table.indptr[row + 1])
+                fields = [sidecar.table.fields[one] for one in sidecar.table.field[span]]
+                sizes = sidecar.table.size[span].tolist()
                 labels = counts = label_names = None
                 if sidecar.presence is not None:
                     entries = slice(sidecar.presence.indptr[row], sidecar.presence.indptr[row + 1])

@@ -31,8 +31,8 @@ from equitar.sidecars.sidecar import (
     to_bytes,
     write_sidecar,
 )
-from equitar.sources import Source, index_command
-from equitar.tar.table import member_table
+from equitar.sources import Source
+from equitar.tar.table import MemberTable, member_table
 from equitar.tar.walk import walk
 from helpers import odd_tars
 
@@ -98,12 +98,12 @@ def test_every_readable_odd_tar_has_a_sidecar_that_comes_back(case: odd_tars.Cas
         again = from_bytes(to_bytes(sidecar), where="x")
         assert list(again.keys) == list(sidecar.keys) == list(case.right)
         for column in ("indptr", "field", "offset", "size"):
-            assert getattr(again, column).tolist() == getattr(sidecar, column).tolist()
-            assert getattr(again, column).dtype == np.int64
-        assert again.fields == sidecar.fields
-        assert again.sliceable == sidecar.sliceable
+            assert getattr(again.table, column).tolist() == getattr(sidecar.table, column).tolist()
+            assert getattr(again.table, column).dtype == np.int64
+        assert list(again.table.fields) == list(sidecar.table.fields)
+        assert again.table.sliceable == sidecar.table.sliceable
         assert again.shard_size == len(raw)
-        assert again.digest == sidecar.digest == digest_of(again, again.presence)
+        assert again.digest == sidecar.digest == digest_of(again.table, again.presence)
 
 
 KEYS = st.lists(st.text("ab\n\0é猫\udc80\udcff/.", min_size=1, max_size=9), unique=True, max_size=8)
@@ -118,13 +118,15 @@ def test_any_keys_fields_sizes_and_labels_come_back(data: st.DataObject, keys: l
     gap = np.array([data.draw(st.sampled_from([512, 1536, 1 << 20])) for _ in size], np.int64)
     offset = np.cumsum(gap + (size + 511 & -512)) - (size + 511 & -512)
     sidecar = Sidecar(
-        keys=keys,
-        indptr=indptr,
-        fields=("jpg", "cls\udcf6"),
-        field=np.array([data.draw(st.integers(0, 1)) for _ in size], np.int64),
-        offset=offset,
-        size=size,
-        sliceable=data.draw(st.booleans()),
+        table=MemberTable(
+            keys=keys,
+            indptr=indptr,
+            fields=("jpg", "cls\udcf6"),
+            field=np.array([data.draw(st.integers(0, 1)) for _ in size], np.int64),
+            offset=offset,
+            size=size,
+            sliceable=data.draw(st.booleans()),
+        ),
         presence=data.draw(st.none() | st.just(Presence.of([data.draw(LABELS) for _ in keys]))),
         class_names=data.draw(st.none() | st.just(((3, -1), ("c\nat", "")))),
         label_spec=data.draw(st.sampled_from(["", "json:a[].b", "größe"])),
@@ -133,7 +135,7 @@ def test_any_keys_fields_sizes_and_labels_come_back(data: st.DataObject, keys: l
     )
     again = from_bytes(to_bytes(sidecar), where="x")
     assert _same(again, sidecar)
-    assert again.offset.tolist() == offset.tolist()
+    assert again.table.offset.tolist() == offset.tolist()
     assert again.class_names == sidecar.class_names
     if sidecar.presence is not None:
         assert again.presence is not None
@@ -188,7 +190,7 @@ def test_columns_for_a_selection() -> None:
 
 
 def test_the_digest_tells_tables_and_labels_apart() -> None:
-    golden = _golden()
+    sidecar, golden = _golden(), _golden().table
     changes: list[dict[str, Any]] = [
         {"keys": ["a", "c"]},
         {"keys": ["", "ab"]},
@@ -198,8 +200,8 @@ def test_the_digest_tells_tables_and_labels_apart() -> None:
         {"size": golden.size + 1},
         {"sliceable": False},
     ]
-    tables = [golden, *(dataclasses.replace(golden, shard_size=1 << 20, **change) for change in changes)]
-    digests = {digest_of(table, golden.presence) for table in tables}
+    tables = [golden, *(dataclasses.replace(golden, **change) for change in changes)]
+    digests = {digest_of(table, sidecar.presence) for table in tables}
     digests |= {
         digest_of(golden, labels) for labels in (None, Presence.of([[17, 90], [-1]]), Presence.of([[17], [-1]]))
     }
@@ -207,7 +209,9 @@ def test_the_digest_tells_tables_and_labels_apart() -> None:
 
 
 def test_other_labels_need_no_walk() -> None:
-    relabelled = sidecar_of(_golden(), shard_size=_golden().shard_size, presence=None, class_names=None, label_spec="")
+    relabelled = sidecar_of(
+        _golden().table, shard_size=_golden().shard_size, presence=None, class_names=None, label_spec=""
+    )
     assert _same(relabelled, _sidecar(odd_tars.two_samples() + odd_tars.END))
 
 
@@ -226,26 +230,26 @@ def _meta(**changes: object) -> Any:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"meta": _u1(*b"{")}, "`meta` is no JSON"),
-        ({"meta": _u1(*b"[" * 100_000)}, "`meta` is no JSON"),
-        ({"meta": _u1(*b"[]")}, "it is of \\[\\] but must be of"),
-        ({"meta": _meta(version=2)}, "'version': 2}? but must be of .*'version': 1"),
+        ({"meta": _u1(*b"{")}, "`meta` is not JSON"),
+        ({"meta": _u1(*b"[" * 100_000)}, "`meta` is not JSON"),
+        ({"meta": _u1(*b"[]")}, "its format is \\[\\] but must be"),
+        ({"meta": _meta(version=2)}, "'version': 2}? but must be .*'version': 1"),
         ({"meta": _meta(format="equitar summary")}, "'equitar summary'"),
-        ({"meta": _meta(shard_size="big")}, "`shard_size` must be a number"),
-        ({"meta": _meta(shard_size=True)}, "`shard_size` must be a number"),
+        ({"meta": _meta(shard_size="big")}, "`shard_size` must be an integer"),
+        ({"meta": _meta(shard_size=True)}, "`shard_size` must be an integer"),
         ({"meta": _meta(shard_size=-1)}, "members must end within"),
         ({"meta": _meta(shard_size=100)}, "members must end within the 100 bytes"),
         ({"meta": _meta(digest="xyz")}, "32 hex digits"),
         ({"meta": _meta(sliceable=1)}, "`sliceable` must be a bool"),
         ({"meta": _meta(label_spec=None)}, "`label_spec` a text"),
-        ({"meta": _meta(fields="jpg")}, "a list of texts is 'jpg'"),
-        ({"meta": _meta(fields=["jpg", "jpg"])}, "has one twice"),
+        ({"meta": _meta(fields="jpg")}, "a list of texts is expected but there is 'jpg'"),
+        ({"meta": _meta(fields=["jpg", "jpg"])}, "has a duplicate"),
         ({"meta": _meta(fields=["jpg", ["cls"]])}, "a list of texts is"),
         ({"meta": _meta(fields=["jpg"])}, r"`field` must be in \[0, 1\)"),
-        ({"meta": _meta(class_ids=[1])}, "ids of 3 class names"),
-        ({"meta": _meta(class_ids=[1, 2, "3"])}, "ids of 3 class names"),
-        ({"meta": _meta(class_ids=[1, 1, 2])}, "ids of 3 class names"),
-        ({"meta": _meta(class_ids=None)}, "ids of 3 class names"),
+        ({"meta": _meta(class_ids=[1])}, "3 class names have the ids"),
+        ({"meta": _meta(class_ids=[1, 2, "3"])}, "3 class names have the ids"),
+        ({"meta": _meta(class_ids=[1, 1, 2])}, "3 class names have the ids"),
+        ({"meta": _meta(class_ids=None)}, "3 class names have the ids"),
         ({"keys": _u1(97)}, "its texts have 1 bytes"),
         ({"key_lengths": _u1(1, 2)}, "its texts have 2 bytes"),
         ({"key_lengths": _u1(2)}, "`indptr` must run from 0 to 4 over 1 rows"),
@@ -256,14 +260,14 @@ def _meta(**changes: object) -> Any:
         ({"member_field": _u1(0, 1, 0, 2)}, r"`field` must be in \[0, 2\)"),
         ({"member_field": _u1(0, 1, 0)}, "`indptr` must run from 0 to 3"),
         ({"member_gap": _u1(1, 1, 1)}, "its 3 gaps and 4 sizes"),
-        ({"member_gap": np.array([1 << 62] * 4)}, "gaps and 4 sizes of members cannot be"),
-        ({"member_size": np.array([1 << 63] * 4, np.uint64)}, "beyond 63 bits"),
+        ({"member_gap": np.array([1 << 62] * 4)}, "gaps and 4 sizes of members are impossible"),
+        ({"member_size": np.array([1 << 63] * 4, np.uint64)}, "more than 63 bits"),
         ({"member_size": np.array([1 << 40] * 4)}, "members must end within"),
         ({"row_labels": _u1(2, 2)}, "`indptr` must run from 0"),
-        ({"row_labels": _u1(3), "label_ids": _u1(1, 2, 3)}, "labels must be of 2 rows"),
-        ({"label_ids": _u1(90, 17, 3)}, "labels must rise within a row"),
-        ({"label_ids": _u1(17, 17, 3)}, "labels must rise within a row"),
-        ({"label_counts": _u1(1, 0, 1)}, "occur at least once"),
+        ({"row_labels": _u1(3), "label_ids": _u1(1, 2, 3)}, "there must be labels for 2 rows"),
+        ({"label_ids": _u1(90, 17, 3)}, "label ids must rise within a row"),
+        ({"label_ids": _u1(17, 17, 3)}, "label ids must rise within a row"),
+        ({"label_counts": _u1(1, 0, 1)}, "counts be at least 1"),
         ({"label_counts": _u1(1, 1)}, "`counts` must have one entry"),
         *(({name: None}, "it holds .* but must hold meta, keys") for name in unpack(to_bytes(_golden()))),
         ({"more": _u1(1)}, "it holds .*, more but must hold"),
@@ -337,7 +341,7 @@ def test_files_appear_whole_and_leave_nothing_beside_them(tmp_path: Path) -> Non
     url = str(tmp_path / "mirror/a/x.presence.npz")
     write_sidecar(url, _golden())
     write_sidecar(url, _golden())
-    assert _same(read_sidecar(url, mend="run it"), _golden())
+    assert _same(read_sidecar(url, fix="run it"), _golden())
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["x.presence.npz"]
 
 
@@ -346,14 +350,16 @@ def test_a_missing_sidecar_is_an_error_with_the_command_that_makes_it(tmp_path: 
     url = str(tmp_path / "x.presence.npz")
     mend = r"run `equitar index 'cc3m=/data/\{0\.\.9\}\.tar' --sidecars '/side cars'`"
     with pytest.raises(SidecarError, match=rf"x\.presence\.npz is missing but every shard needs a sidecar; {mend}$"):
-        read_sidecar(url, mend=index_command(source))
+        read_sidecar(url, fix=source.index_command())
     Path(url).write_bytes(b"<html>")
-    with pytest.raises(SidecarError, match=rf"is damaged: its 6 bytes begin with b'<html>', which is no .npz; {mend}$"):
-        read_sidecar(url, mend=index_command(source))
+    with pytest.raises(
+        SidecarError, match=rf"is damaged: its 6 bytes begin with b'<html>', so it is not an .npz file; {mend}$"
+    ):
+        read_sidecar(url, fix=source.index_command())
 
 
 def test_the_command_of_a_long_list_stays_short() -> None:
     source = Source("s", [f"{at}.tar" for at in range(9)])
-    assert index_command(source, label_spec="json:a[]") == (
+    assert source.index_command(label_spec="json:a[]") == (
         "run `equitar index s=0.tar s=1.tar s=2.tar --labels 'json:a[]'` (and 6 more patterns)"
     )

@@ -113,10 +113,10 @@ def test_of_tars_whose_members_are_known_only_label_members_and_their_headers_ar
     wanted = []
     for path in sorted(folder.glob("*.tar")):
         sidecar = sidecar_of(path)
-        of_labels = sidecar.field == sidecar.fields.index("cls")
+        of_labels = sidecar.table.field == sidecar.table.fields.index("cls")
         wanted += [
             (int(at) - 512, int(at + size))
-            for at, size in zip(sidecar.offset[of_labels], sidecar.size[of_labels], strict=True)
+            for at, size in zip(sidecar.table.offset[of_labels], sidecar.table.size[of_labels], strict=True)
         ]
     assert spans == wanted
     assert equitar.check(source, jobs=1, progress=False) == []
@@ -181,4 +181,4 @@ def test_a_folder_of_sidecars_is_a_set_of_labels(folder: Path, tmp_path: Path) -
         assert counts is not None
         ids.append(sorted(set(counts.ids.tolist())))
     assert ids == [[0, 1, 2, 3, 7], [5]]
-    assert rows(read_sidecar(str(tmp_path / "others" / "x-1.presence.npz"), mend="")) == [[5], [5]]
+    assert rows(read_sidecar(str(tmp_path / "others" / "x-1.presence.npz"), fix="")) == [[5], [5]]

@@ -165,11 +165,11 @@ def test_index_and_check_take_it(source: Source, tmp_path: Path) -> None:
     at = f"a={tmp_path}/a/a.summary.json"
     done = command("index", at, "--labels", "cls", "--quiet", "--jobs", "1")
     assert done.output.splitlines()[1].split()[:4] == ["a", "0", "2", "50"]
-    assert command("check", at, "--quiet", "--jobs", "1").output == "all sidecars are those of their shards\n"
+    assert command("check", at, "--quiet", "--jobs", "1").output == "OK: 2 sidecars match their shards\n"
     assert "a" in command("plan", at, "--batch-size", "8").output
     (tmp_path / "a" / "001.tar").unlink()
     gone = command("index", at, "--labels", "cls", "--quiet", "--jobs", "1")
-    below = f"they are looked for below {tmp_path}/a; name their folder by `--root`, or restore them"
+    below = f"they are expected below {tmp_path}/a; pass their folder as `--root`, or restore them"
     assert (gone.exit_code, below in gone.output) == (1, True)
     skipped = command("index", at, "--labels", "cls", "--quiet", "--jobs", "1", "--missing-shards", "skip")
     assert "1 missing, left out: '001.tar'" in skipped.output
@@ -182,54 +182,53 @@ def test_a_wrong_root_is_told_when_a_shard_is_opened(source: Source, tmp_path: P
     assert plan_of(wrong) == plan_of(source)  # planning needs no shards here
     with pytest.raises(SourceError, match=r"nowhere/00.\.tar of source 'a' is missing .* by `root` \(`--root`\)$"):
         keys_read(wrong)
-    with pytest.raises(ShardError, match=r"looked for below .*nowhere; name their folder by `--root`"):
+    with pytest.raises(ShardError, match=r"expected below .*nowhere; pass their folder as `--root`"):
         equitar.index(wrong, labels="cls", jobs=1, progress=False, force=True)
 
 
 def test_sidecars_elsewhere_than_their_summary_are_refused(source: Source, tmp_path: Path) -> None:
     for same in (f"{tmp_path}/a", f"{tmp_path}/a/", f"file:{tmp_path}/a"):
         assert plan_of(by_summary(source, tmp_path / "a", sidecars=same)) == plan_of(source)
-    with pytest.raises(SourceError, match=r"sidecars lie where their summary does; leave `sidecars` out"):
+    with pytest.raises(SourceError, match=r"sidecars are in the folder of their summary; omit `sidecars`"):
         plan_of(by_summary(source, tmp_path / "a", sidecars=str(tmp_path)))
 
 
 def test_a_summary_stands_alone() -> None:
     for others in (["x.tar"], ["b.summary.json"]):
         with pytest.raises(
-            SourceError, match=r"^a summary stands for all shards of its source; got a.summary.json beside 1 more"
+            SourceError, match=r"^a summary covers all shards of its source; got a.summary.json together with 1 more"
         ):
             Source("a", ["a.summary.json", *others])
     assert Source("a", ["a.summary.json"]).summary == "a.summary.json"
     assert Source("a", "https://host/a.0123456789abcdef.summary.npz?sig=1").summary is not None
     assert Source("a", "a.summary.tar").summary is None
     found = command("plan", "a=a.summary.json", "a=b.summary.json", "--batch-size", "8")
-    assert (found.exit_code, "give it alone" in found.output) == (1, True)
+    assert (found.exit_code, "pass it alone" in found.output) == (1, True)
 
 
 def test_a_summary_that_cannot_be_read_says_how_to_make_it(source: Source, tmp_path: Path) -> None:
     folder, digest = tmp_path / "a", digest_of(source)
-    mend = "mend the path, or index the shards themselves: `equitar index a=SHARDS`"
-    with pytest.raises(
-        SidecarError, match=rf"b\.summary\.json is missing but source 'a' is to be this summary; {mend}"
-    ):
+    fix = "check the path, or index the shards themselves: `equitar index a=SHARDS`"
+    with pytest.raises(SidecarError, match=rf"b\.summary\.json, the summary of source 'a', is missing; {fix}"):
         plan_of(replace(source, urls=f"{folder}/b.summary.json"))
-    with pytest.raises(
-        SidecarError, match=rf"a\.0+\.summary\.npz is missing but source 'a' needs this summary; {mend}"
-    ):
+    with pytest.raises(SidecarError, match=rf"a\.0+\.summary\.npz, a summary of 'a', is missing; {fix}"):
         plan_of(by_summary(source, folder, digest="0" * 16))
     file = folder / f"a.{digest[:16]}.summary.npz"
     arrays = unpack(file.read_bytes())
     for broken, message in [
         (b"", "is damaged"),
-        (pack({**arrays, "meta": meta_of(format="equitar sidecar")}), "it is of .*'equitar sidecar'.* but must be of"),
-        (pack({**arrays, "meta": meta_of(version=2)}), "'version': 2.* but must be of"),
+        (
+            pack({**arrays, "meta": meta_of(format="equitar sidecar")}),
+            "its format is .*'equitar sidecar'.* but must be",
+        ),
+        (pack({**arrays, "meta": meta_of(version=2)}), "'version': 2.* but must be"),
         (pack({name: array for name, array in arrays.items() if name != "paths"}), "is damaged.*paths"),
-        (pack({**arrays, "num_samples": arrays["num_samples"] + 1}), "but its name says another"),
+        (pack({**arrays, "num_samples": arrays["num_samples"] + 1}), "which its name contradicts"),
     ]:
         file.write_bytes(broken)
         for one in (by_summary(source, folder), by_summary(source, folder, digest=digest)):
-            with pytest.raises(SidecarError, match=rf"{message}.*{mend}"):
+            with pytest.raises(SidecarError, match=rf"{message}.*{fix}"):
                 plan_of(one)
     (folder / "a.summary.json").write_text('{"format": "another"}')
-    with pytest.raises(SidecarError, match=rf"a\.summary\.json is damaged: it is of .*'another'.*{mend}"):
+    with pytest.raises(SidecarError, match=rf"a\.summary\.json is damaged: its format is .*'another'.*{fix}"):
         plan_of(by_summary(source, folder))

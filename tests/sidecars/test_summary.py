@@ -85,7 +85,7 @@ def test_the_digest_depends_on_content_and_not_on_order() -> None:
         ({"a.tar": _sidecar([[1]]), "b.tar": _sidecar(None)}, "1 of 2 shards have no labels, such as 'b.tar', but others have"),
         ({"a.tar": _sidecar([[3]], class_names=NAMES), "b.tar": _sidecar([[3]])}, "'b.tar' has other class names than 'a.tar'"),
         ({"a.tar": _sidecar([[3]], class_names=NAMES), "b.tar": _sidecar([[3]], class_names=((3, 7), ("dog", "cat")))},
-         "'b.tar' has other class names than 'a.tar' but a class needs one id; run `equitar index`"),
+         "'b.tar' has other class names than 'a.tar', but a class needs one id; run `equitar index`"),
     ],
 )  # fmt: skip
 def test_shards_of_a_source_agree_on_labels(sidecars: dict[str, Sidecar], message: str) -> None:
@@ -175,25 +175,25 @@ def test_a_pointer_to_a_summary_that_is_gone_is_an_error(tmp_path: Path) -> None
     summary = load_summary(source)
     Path(write_summary(source, expand(source), summary)).unlink()
     with pytest.raises(
-        SidecarError, match=rf"s\.{summary.digest[:16]}\.summary\.npz is missing but source 's' needs .*; run `equ"
+        SidecarError, match=rf"s\.{summary.digest[:16]}\.summary\.npz, a summary of 's', is missing; run `equ"
     ):
         load_summary(source)
-    with pytest.raises(SidecarError, match=r"s\.0000000000000000\.summary\.npz is missing"):
+    with pytest.raises(SidecarError, match=r"s\.0000000000000000\.summary\.npz, a summary of 's', is missing"):
         load_summary(source, digest="0" * 32)
 
 
 @pytest.mark.parametrize(
     ("pointer", "message"),
     [
-        (b"", "its `meta` is no JSON"),
-        (b"{}", "it is of .* but must be of"),
-        (b'{"format":"equitar summary pointer","version":2}', "'version': 2}? but must be of"),
+        (b"", "its `meta` is not JSON"),
+        (b"{}", "its format is .* but must be"),
+        (b'{"format":"equitar summary pointer","version":2}', "'version': 2}? but must be"),
         (b'{"format":"equitar summary pointer","version":1}', "has no 'summary'"),
         (
             b'{"format":"equitar summary pointer","version":1,"summary":"../x.0.summary.npz"}',
-            "which is no name of a summary",
+            "which is not the name of a summary",
         ),
-        (b'{"format":"equitar summary pointer","version":1,"summary":7}', "which is no name of a summary"),
+        (b'{"format":"equitar summary pointer","version":1,"summary":7}', "which is not the name of a summary"),
     ],
 )
 def test_a_damaged_pointer_is_an_error(tmp_path: Path, pointer: bytes, message: str) -> None:
@@ -209,7 +209,7 @@ def test_a_summary_under_a_wrong_name_is_an_error(tmp_path: Path) -> None:
     other = summary_of(["a/x.tar", "b.tar", "c.tar"], [_sidecar([[1]])] * 3)
     moved = Path(write_summary(source, expand(source), other))
     moved.replace(url)
-    with pytest.raises(SidecarError, match=rf"holds the summary {other.digest} but its name says another"):
+    with pytest.raises(SidecarError, match=rf"holds the summary {other.digest}, which its name contradicts"):
         load_summary(source, digest=url.name.split(".")[-3])
 
 
@@ -218,11 +218,11 @@ def test_a_summary_under_a_wrong_name_is_an_error(tmp_path: Path) -> None:
     [
         ({"num_samples": np.array([1, 2])}, "its columns have other lengths than its 3 paths"),
         ({"digests": np.array([1, 2])}, "its columns have other lengths"),
-        ({"num_samples": np.array([1, 2, -3])}, "more samples than can be in its bytes"),
-        ({"num_samples": np.array([1, 2, 1 << 40])}, "more samples than can be in its bytes"),
+        ({"num_samples": np.array([1, 2, -3])}, "more samples than fit into its bytes"),
+        ({"num_samples": np.array([1, 2, 1 << 40])}, "more samples than fit into its bytes"),
         ({"shard_labels": np.array([2, 2]), "label_ids": np.array([1, 2, 1, 2])}, "its columns have other lengths"),
         ({"path_lengths": np.array([1, 2, 3])}, "its texts have"),
-        ({"label_ids": np.array([7, 7, 7, 7])}, "labels must rise"),
+        ({"label_ids": np.array([7, 7, 7, 7])}, "label ids must rise"),
         ({"more": np.array([1])}, "it holds .*more but must hold"),
         ({"meta": np.frombuffer(b'{"format":"equitar summary","version":9}', np.uint8)}, "'version': 9"),
         ({"meta": np.frombuffer(b'{"format":"equitar summary","version":1}', np.uint8)}, "has no 'class_ids'"),
@@ -231,8 +231,8 @@ def test_a_summary_under_a_wrong_name_is_an_error(tmp_path: Path) -> None:
 def test_a_damaged_summary_is_a_sidecar_error(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     source = _written(tmp_path)
     arrays = unpack(Path(write_summary(source, expand(source), load_summary(source))).read_bytes())
-    with pytest.raises(SidecarError, match=rf"^x is damaged: .*{message}.*; mend it$"):
-        from_bytes(pack(arrays | changes), where="x", mend="mend it")
+    with pytest.raises(SidecarError, match=rf"^x is damaged: .*{message}.*; fix it$"):
+        from_bytes(pack(arrays | changes), where="x", fix="fix it")
 
 
 def test_a_golden_digest_is_kept() -> None:

@@ -52,7 +52,7 @@ def digests(site: Site, folder: Path, name: str, *, offsets_from: str | None) ->
     urls = [f"{site.url}{path}" for path in site.files if path.endswith(".tar")]
     source = Source("x", urls, sidecars=str(folder / name), retries=QUICK)
     equitar.index(source, labels="cls", offsets_from=offsets_from, jobs=1, progress=False)
-    return {path.name: read_sidecar(str(path), mend="").digest for path in (folder / name).glob("*.presence.npz")}
+    return {path.name: read_sidecar(str(path), fix="").digest for path in (folder / name).glob("*.presence.npz")}
 
 
 def test_far_shards_are_indexed_alike_with_fewer_bytes(tars: Path, tmp_path: Path) -> None:
@@ -160,6 +160,8 @@ def test_ranges_hold_all_places_in_order_and_apart(drawn: list[tuple[int, int]])
 class Waiting:
     """Ranges that answer only when several are asked for at once."""
 
+    descriptor = -1
+
     def __init__(self, raw: bytes, parties: int) -> None:
         self.raw, self.barrier = raw, threading.Barrier(parties)
 
@@ -185,7 +187,7 @@ def test_expected_places_are_fetched_side_by_side() -> None:
 @pytest.mark.parametrize("pattern", ["dali/*.idx", "energon/.nv-meta", "energon/*.tar.idx", "wids/wids.json"])
 def test_only_an_index_with_offsets_says_where_headers_are_and_only_of_far_shards(pattern: str) -> None:
     def shard(url: str) -> Shard:
-        return Shard(source="s", path="x-001.tar", url=url, sidecar="", options=None, mend="", retries=Retries())
+        return Shard(source="s", path="x-001.tar", url=url, sidecar="", options=None, fix="", retries=Retries())
 
     far, near = expecting(
         f"{DATA}/{pattern}", [shard("s3://bucket/a/x-001.tar"), shard(f"{DATA}/x-009.tar")], options=None

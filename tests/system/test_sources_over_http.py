@@ -179,7 +179,7 @@ def test_index_and_check_of_remote_shards(site: Site, tmp_path: Path) -> None:
 
 
 def test_sidecars_cannot_be_written_to_a_web_server(site: Site) -> None:
-    with pytest.raises(ReadOnlyError, match=r"cannot be written .*web servers are read only.*--sidecars"):
+    with pytest.raises(ReadOnlyError, match=r"cannot be written .*web servers are read-only.*--sidecars"):
         equitar.index(source_at(site), labels="cls", jobs=1, progress=False, force=True)
 
 

@@ -210,7 +210,7 @@ def test_compressed_shards_are_known_by_their_bytes_and_never_sliced_wrongly(nam
     """A25."""
     source = odd(tmp_path, name)
     (path,) = tmp_path.glob("*.presence.npz")
-    assert not read_sidecar(str(path), mend="").sliceable
+    assert not read_sidecar(str(path), fix="").table.sliceable
     assert samples_of(source) == odd_tars.TWO
 
 
@@ -411,7 +411,7 @@ def test_names_and_integers_are_never_mixed(tmp_path: Path) -> None:
     with pytest.raises(equitar.errors.ShardError, match=r"got '?3'?|must be all ids or all names|got 3\.0"):
         indexed(tmp_path, {"x.tar": tar({"a": LABELS["json_mixed"]})}, labels="json:labels")
     source = indexed(tmp_path, {"x.tar": tar({"a": LABELS["json_names"]})}, labels="json:labels")
-    sidecar = read_sidecar(sidecar_path(str(tmp_path / "x.tar")), mend="")
+    sidecar = read_sidecar(sidecar_path(str(tmp_path / "x.tar")), fix="")
     assert sidecar.class_names == ((0, 1), ("cat", "dog"))
     assert labels_of(source) == {"a": [0, 1]}
     with pytest.raises(equitar.errors.ShardError, match="got True"):
@@ -423,6 +423,6 @@ def test_ids_with_gaps_are_kept_and_boxes_are_counted_once(tmp_path: Path) -> No
     spec = "json:annotations[].category_id"
     source = indexed(tmp_path, {"x.tar": tar({"a": LABELS["json_coco"]})}, labels=spec)
     assert labels_of(source) == {"a": [17, 90]}
-    sidecar = read_sidecar(sidecar_path(str(tmp_path / "x.tar")), mend="")
+    sidecar = read_sidecar(sidecar_path(str(tmp_path / "x.tar")), fix="")
     assert sidecar.presence is not None
     assert sidecar.presence.counts.tolist() == [2, 1]

@@ -54,8 +54,8 @@ def bench(
         SourceError, SidecarError: If shards or sidecars are not as they must be.
         StageError: If a stage is not one for a single sample.
     """
-    for name, number, lowest in (("samples", samples, 1), ("num_workers", num_workers, 0), ("epoch", epoch, 0)):
-        check_integer(name, number, lowest)
+    samples, epoch = check_integer("samples", samples, 1), check_integer("epoch", epoch, 0)
+    num_workers = check_integer("num_workers", num_workers, 0)
     if not seconds > 0:
         raise PlanError(f"`seconds` must be > 0; got {seconds}")
     begin = time.perf_counter()

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from equitar.benchmarking.result import KINDS, Bench, Group, PartTime, ShardTime, SourceTime, Speed
-from equitar.text import counted, table
+from equitar.text import counted, megabytes, table
 
 _LITTLE = 0.05  # a share of the time that does not matter
 _BUSY = 0.7  # from this share of the time on, in which the main process computes, more workers do not help
@@ -223,9 +223,9 @@ def _speeds(bench: Bench) -> str:
 
 def _speed(speed: Speed, *, with_first: bool) -> list[str]:
     first = ["-" if speed.first is None else f"{speed.first:,.0f}"] if with_first else []
+    rate = megabytes(speed.median * speed.bytes)
     ratio = "-" if speed.ratio is None else f"{speed.ratio:.2f}"
-    megabytes = f"{speed.median * speed.bytes / 1e6:,.1f}"
-    return [f"  {speed.name}", f"{speed.median:,.0f}", f"{max(speed.rounds):,.0f}", megabytes, *first, ratio]
+    return [f"  {speed.name}", f"{speed.median:,.0f}", f"{max(speed.rounds):,.0f}", rate, *first, ratio]
 
 
 def _label(part: PartTime) -> str:
@@ -263,7 +263,7 @@ def _source(source: SourceTime, parts: Sequence[tuple[str, str]], *, with_first:
     first = [_ms_cell(part_of["read", "read"].first)] if with_first else []
     cells = [_ms_cell(part_of[part].seconds) if part in part_of else "-" for part in parts]
     waited = [] if source.waited is None else [_ms_cell(source.waited)]
-    numbers = [f"{source.samples:,}", f"{source.bytes / 1e6:,.1f}"]
+    numbers = [f"{source.samples:,}", megabytes(source.bytes)]
     return [source.name, *numbers, *first, *cells, _ms_cell(source.seconds), *waited]
 
 
@@ -273,7 +273,7 @@ def _shards(shards: Sequence[ShardTime]) -> str:
         [
             f"{shard.source}: {shard.path}",
             f"{shard.samples:,}",
-            f"{shard.bytes / 1e6 / max(shard.seconds, 1e-9):,.1f}",
+            megabytes(shard.bytes / max(shard.seconds, 1e-9)),
             _ms_cell(shard.seconds / shard.samples),
         ]
         for shard in shards[:_LISTED]

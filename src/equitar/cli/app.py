@@ -1,7 +1,7 @@
-"""The command line: words in, one function of the package called, a table or a one-line error out.
+"""The group of commands `equitar`: each parses its words, calls one function of the package, and prints text.
 
-SOURCE is ``name=urls``. A shell expands braces before we see them, so that equal names on one line are one source:
-``cc3m=/data/cc3m-{000..331}.tar`` arrives as 332 words, and quoted as one; both mean the same.
+SOURCE is ``name=urls``. A shell may expand braces first, so words with the same name are one source:
+``cc3m=/data/cc3m-{000..331}.tar`` arrives as 332 words, or quoted as one; both mean the same.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from equitar.cli.options import Commands, debug_option
 @debug_option
 @click.version_option(package_name="equitar", message="equitar %(version)s")
 def main() -> None:
-    """Debiased batches and repeated samples from WebDataset shards, planned before a tar is opened.
+    """Debiased batches and oversampling for WebDataset shards, planned before a tar is opened.
 
-    Shards are indexed once; all else reads what `index` wrote. SOURCE is name=urls, where urls is a path, a brace
-    pattern, a glob, @FILE with one a line (or of wids, open_clip, open_lm, Energon) or the summary that `index` wrote; equal
-    names on one line are one source.
+    Index your shards once; all other commands use what `index` wrote. SOURCE is name=urls, where urls is a path, a brace
+    pattern, a glob, @FILE with one URL per line (or a list of wids, open_clip, open_lm, Energon), or the summary that `index`
+    wrote. Words with the same name are one source.
 
     \b
       equitar index cc3m=/data/cc3m-{000000..000331}.tar --labels cls
@@ -35,7 +35,7 @@ def main() -> None:
 
     Shell completion: eval "$(_EQUITAR_COMPLETE=bash_source equitar)"; or zsh_source, fish_source.
     """
-    if "" not in sys.path:  # `package.module:function` may be a file of the user's, here
+    if "" not in sys.path:  # `package.module:function` may be a file in this folder
         sys.path.insert(0, "")
 
 

@@ -1,4 +1,4 @@
-"""What do the words of a command line mean? What the commands share: sources, options, tables, and errors in one line."""
+"""What all commands share: parsing of sources, common options, errors in one line, and shell completion."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from click.shell_completion import CompletionItem
 from equitar.sources import Source, Split, split
 
 _MOST = 100  # files shown
+_INTERRUPTED = 130  # exit code after Ctrl-C, as in shells: 128 + SIGINT
 
 
 class Shards(click.ParamType[str]):
-    """A word of SOURCE, which completes after ``name=`` to the shards, lists and folders there are."""
+    """A word of SOURCE, completed after ``name=`` to existing shards, lists and folders."""
 
     name = "source"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return how a word may go on."""
-        name, equals, begun = incomplete.partition("=")
+        """Return the completions of a word."""
+        name, equals, path = incomplete.partition("=")
         before = ctx.params.get("words") or ()
         if not equals and before and before[-1] == "=":  # bash cuts words at "=", and completes the last piece
-            return [CompletionItem(path) for path in _paths(incomplete)]
-        return [CompletionItem(f"{name}={path}") for path in _paths(begun)] if equals else []
+            return [CompletionItem(match) for match in _paths(incomplete)]
+        return [CompletionItem(f"{name}={match}") for match in _paths(path)] if equals else []
 
 
-def _paths(begun: str) -> list[str]:
-    """Return the paths that a word may stand for; after ``@`` they are lists."""
-    at = "@" * begun.startswith("@")
-    folder, slash, start = begun.removeprefix("@").rpartition("/")
+def _paths(begin: str) -> list[str]:
+    """Return the existing paths with this beginning; after ``@`` also lists."""
+    sign = "@" * begin.startswith("@")
+    folder, slash, start = begin.removeprefix("@").rpartition("/")
     root = Path(folder + slash)
     if not root.is_dir():
         return []
-    found = [one for one in sorted(root.iterdir()) if one.name.startswith(start) and (at or _may_be_meant(one))]
-    return [f"{at}{one}{'/' * one.is_dir()}" for one in found[:_MOST]]
+    paths = [path for path in sorted(root.iterdir()) if path.name.startswith(start) and (sign or _is_candidate(path))]
+    return [f"{sign}{path}{'/' * path.is_dir()}" for path in paths[:_MOST]]
 
 
-def _may_be_meant(path: Path) -> bool:
+def _is_candidate(path: Path) -> bool:
     return path.is_dir() or path.name.endswith((".tar", ".tar.gz", ".tgz", ".summary.json", ".summary.npz"))
 
 
@@ -52,9 +53,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def parse_sources(words: Sequence[str], *, root: str | None = None, sidecars: str | None = None) -> list[Source]:
-    """Return the sources that ``name=urls`` words name, in the order in which the names first occur.
+    """Return the sources of ``name=urls`` words, in the order in which the names first occur.
 
-    >>> [(one.name, one.urls) for one in parse_sources(["a=1.tar", "b=x-{0..9}.tar", "a=2.tar"])]
+    >>> [(source.name, source.urls) for source in parse_sources(["a=1.tar", "b=x-{0..9}.tar", "a=2.tar"])]
     [('a', ('1.tar', '2.tar')), ('b', 'x-{0..9}.tar')]
     """
     urls_of: dict[str, list[str]] = {}
@@ -63,7 +64,7 @@ def parse_sources(words: Sequence[str], *, root: str | None = None, sidecars: st
         if named is None:
             begin, equals, rest = word.partition("=")
             urls = (rest if equals and "/" not in begin else word) or "shard-*.tar"
-            raise click.UsageError(f"SOURCE must be name=urls; got {word!r}; write, say, train={urls}")
+            raise click.UsageError(f"SOURCE must be name=urls; got {word!r}; write, for example, train={urls}")
         urls_of.setdefault(named["name"], []).append(named["urls"])
     return [
         Source(name=name, urls=urls[0] if len(urls) == 1 else tuple(urls), root=root, sidecars=sidecars)
@@ -72,10 +73,10 @@ def parse_sources(words: Sequence[str], *, root: str | None = None, sidecars: st
 
 
 def kept(sources: Sequence[Source], words: Sequence[str]) -> list[Source]:
-    """Return sources with the selections that ``name=...`` words of ``--keep`` give them: a share, a split, or a file of keys.
+    """Return sources with the selections of ``--keep name=...``: a share, a split, or a file of keys.
 
-    >>> (one,) = kept(parse_sources(["a=1.tar"]), ["a=split:0/5"])
-    >>> one.keep, kept([one], ["a=0.5"])[0].keep, kept([one], ["a=!bad.txt"])[0].keep
+    >>> (source,) = kept(parse_sources(["a=1.tar"]), ["a=split:0/5"])
+    >>> source.keep, kept([source], ["a=0.5"])[0].keep, kept([source], ["a=!bad.txt"])[0].keep
     (Split(part=0, parts=5), 0.5, '!bad.txt')
     """
     keep_of: dict[str, float | str | Split] = {}
@@ -84,7 +85,7 @@ def kept(sources: Sequence[Source], words: Sequence[str]) -> list[Source]:
         name, _, text = word.partition("=")
         is_wrong_split = text.startswith("split:") and not _SPLIT.fullmatch(text)
         if name not in names or not text.removeprefix("!") or name in keep_of or is_wrong_split:
-            wanted = "name=FILE, 'name=!FILE', name=0.5 or name=split:0/5, once for a source of this line"
+            wanted = "name=FILE, 'name=!FILE', name=0.5 or name=split:0/5, once for each source of this line"
             raise click.UsageError(f"`--keep` must be {wanted} ({', '.join(names)}); got {word!r}")
         try:
             keep_of[name] = _selection(text)
@@ -94,9 +95,9 @@ def kept(sources: Sequence[Source], words: Sequence[str]) -> list[Source]:
 
 
 def _selection(text: str) -> float | str | Split:
-    found = _SPLIT.fullmatch(text)
-    if found is not None:
-        return split(int(found[1]), int(found[2]))
+    parts = _SPLIT.fullmatch(text)
+    if parts is not None:
+        return split(int(parts[1]), int(parts[2]))
     try:
         return float(text)
     except ValueError:
@@ -104,34 +105,37 @@ def _selection(text: str) -> float | str | Split:
 
 
 class Commands(click.Group):
-    """A group whose commands end in one line and exit code 1 where the package raises, or in its trace with --debug."""
+    """A group whose commands end in one line and exit code 1 if the package raises, or in its trace with --debug."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order in which they are used."""
+        """Return the commands in the order in which they are typically used."""
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command that the line names."""
+        """Run the command on the line."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # of `equitar ... | head`: click ends in silence
+            raise  # from `equitar ... | head`: click ends silently
+        except KeyboardInterrupt:
+            click.echo("Interrupted. Resumable: rerun to continue.", err=True)
+            ctx.exit(_INTERRUPTED)
         except (ValueError, RuntimeError, OSError) as error:
-            # Click's own errors are RuntimeErrors, and know better how they are to be shown.
+            # Click's own errors are RuntimeErrors, and are shown by click.
             if ctx.meta.get(_DEBUG) or isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):
                 raise
-            raise click.ClickException(_told(error)) from error
+            raise click.ClickException(_error_line(error)) from error
 
 
-def _told(error: Exception) -> str:
-    """Return an error as one line that says what to do."""
+def _error_line(error: Exception) -> str:
+    """Return an error as one line with what to do."""
     if isinstance(error, FileNotFoundError) and error.filename is not None:
-        return f"{str(error.filename)!r} is not there; mend the path"
+        return f"file not found: {str(error.filename)!r}; check the path"
     return str(error) or repr(error)
 
 
 class Output(click.ParamType[str]):
-    """A file to write, whose folder must be there before minutes are spent on what goes into it."""
+    """A file to write; its folder is checked before minutes are spent on the content."""
 
     name = "file"
 
@@ -139,7 +143,7 @@ class Output(click.ParamType[str]):
         """Return the name of a file that can be written."""
         folder = Path(value).parent
         if not folder.is_dir():
-            self.fail(f"there is no folder {str(folder)!r} for {value!r}; make it, or name another", param, ctx)
+            self.fail(f"folder not found: {str(folder)!r} for {value!r}; create it, or name another", param, ctx)
         if Path(value).is_dir():
             self.fail(f"{value!r} is a folder; name a file in it", param, ctx)
         return value
@@ -151,19 +155,23 @@ def debug_option(command: Command) -> Command:
     def remember(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.meta[_DEBUG] = ctx.meta.get(_DEBUG) or value
 
-    shown = "Show the trace of an error, not only its line."
-    return click.option("--debug", is_flag=True, expose_value=False, callback=remember, help=shown)(command)
+    text = "Show the traceback of an error."
+    return click.option("--debug", is_flag=True, expose_value=False, callback=remember, help=text)(command)
 
 
 def source_options(command: Command) -> Command:
-    """Give a command the argument SOURCE... and the options that say where shards and sidecars are."""
+    """Give a command the argument SOURCE... and the options for the folders of shards and sidecars."""
     for option in (
         debug_option,
         click.option(
-            "--sidecars", metavar="DIR", help="Folder of the sidecars, mirroring the shards' (default: beside each)."
+            "--sidecars",
+            metavar="DIR",
+            help="Folder of the sidecars, with the same subfolders as the shards (default: beside each shard).",
         ),
         click.option(
-            "--root", metavar="DIR", help="What the shards' paths are relative to (default: their common folder)."
+            "--root",
+            metavar="DIR",
+            help="Folder to which the paths of shards are relative (default: their deepest common folder).",
         ),
         click.argument("words", metavar="SOURCE...", nargs=-1, required=True, type=Shards()),
     ):

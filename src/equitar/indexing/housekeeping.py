@@ -1,9 +1,8 @@
-"""What did writes leave that were killed? A file is written under a name of its own first; if its process dies, that stays.
+"""Housekeeping after indexing: leftovers of killed writes, and gaps in the numbers of shards.
 
-It is removed by the next `index`, once it is so old that nobody writes it any more: other machines may be at work in the same
-folder. Folders here are looked at, network mounts too; stores of objects show no file that is not whole.
-
-Which shards seem to be missing? Numbers that jump, in names that are else counted through.
+A file is written under a temporary name first; if its process dies, that stays. The next `index` removes it, once it is so old
+that nobody writes it any more: other machines may be at work in the same folder. This is done in local folders and network
+mounts; object stores never show half a file.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 
 def holes(paths: Sequence[str]) -> list[str]:
-    """Return the paths that are not there, between two that are, sorted.
+    """Return the paths that are missing between two that exist, sorted.
 
-    Names that differ in one number are taken for a count if at least half of it is there: dates and every hundredth step are no
-    counts. Of several numbers that change, the last one counts.
+    Names that differ in one number are a sequence if at least half of it exists: dates and every hundredth step are not. If
+    several numbers vary, the last one counts.
 
     >>> holes(["a-000.tar", "a-001.tar", "a-003.tar"]), holes(["20240131.tar", "20240201.tar"])
     (['a-002.tar'], [])
@@ -37,21 +36,21 @@ def holes(paths: Sequence[str]) -> list[str]:
     for path in paths:
         words = _NUMBER.split(path)
         families[tuple(words[::2])].append(words)
-    found = []
+    missing = []
     for members in families.values():
-        changing = [at for at in range(1, len(members[0]), 2) if len({words[at] for words in members}) > 1]
-        if not changing:
+        varying = [index for index in range(1, len(members[0]), 2) if len({words[index] for words in members}) > 1]
+        if not varying:
             continue
-        at = changing[-1]
+        index = varying[-1]
         runs: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         for words in members:
-            runs["".join(words[:at]), "".join(words[at + 1 :])].append(words[at])
-        found += [f"{before}{text}{after}" for (before, after), texts in runs.items() for text in _absent(texts)]
-    return sorted(found)
+            runs["".join(words[:index]), "".join(words[index + 1 :])].append(words[index])
+        missing += [f"{before}{text}{after}" for (before, after), texts in runs.items() for text in _absent(texts)]
+    return sorted(missing)
 
 
 def _absent(texts: Sequence[str]) -> list[str]:
-    """Return the numbers that a count leaves out, as wide as the others."""
+    """Return the numbers that a sequence leaves out, as wide as the others."""
     numbers = {int(text) for text in texts}
     first, last = min(numbers), max(numbers)
     if last - first + 1 > 2 * len(numbers):
@@ -66,9 +65,9 @@ _STALE = 86_400.0  # seconds; a write takes a few, and clocks of machines differ
 
 
 def sweep(shards: ShardList) -> list[str]:
-    """Remove what killed writes of the sidecars, summaries and recipes of a source left, and return the paths below the sidecars' folder.
+    """Remove what killed writes of a source left, and return the paths below the folder of the sidecars.
 
-    What other programs or sources wrote is not touched. Any number of processes may do it at once.
+    Files of other programs or sources are not touched. Any number of processes may do this at once.
     """
     root = local_path(shards.sidecars)
     if root is None:
@@ -78,12 +77,12 @@ def sweep(shards: ShardList) -> list[str]:
         below, _, name = sidecar_path(path).rpartition("/")
         names_in.setdefault(below, set()).add(name)
     stem = re.escape(shards.stem)
-    of_all = re.compile(rf"{stem}\.summary\.json|{stem}\.[0-9a-f]{{16}}\.summary\.npz|{_RECIPE}")
+    of_source = re.compile(rf"{stem}\.summary\.json|{stem}\.[0-9a-f]{{16}}\.summary\.npz|{_RECIPE}")
     removed = []
     for below, names in names_in.items():
         for name in _partial_files(join(root, below)):
-            of = _PARTIAL.fullmatch(name)
-            if of and (of["name"] in names or (not below and of_all.fullmatch(of["name"]))):
+            partial = _PARTIAL.fullmatch(name)
+            if partial and (partial["name"] in names or (not below and of_source.fullmatch(partial["name"]))):
                 path = f"{below}/{name}" if below else name
                 if _removed(Path(root) / path):
                     removed.append(path)
@@ -97,8 +96,8 @@ def _partial_files(folder: str) -> list[str]:
 
 
 def _removed(path: Path) -> bool:
-    """Remove a file if it is stale; false if it is not, is another's, or is gone already."""
-    with suppress(FileNotFoundError, PermissionError):
+    """Remove a file if it is stale; false if it is not, cannot be removed, or is gone already."""
+    with suppress(OSError):
         if time.time() - path.stat().st_mtime > _STALE:
             path.unlink()
             return True

@@ -1,8 +1,8 @@
-"""What do shards hold? Each is walked once, in some process, and its sidecar is written when it is done.
+"""`index`, `summarize` and `check`: write sidecars and summaries, and compare them with the shards.
 
-A shard that fails stops no other. A run that is stopped goes on where it was, because a sidecar that is there and fits (the
-size of its shard, and how labels are made) is not made again. When all shards of a source are done, so is its summary; where
-runs index a part each, `summarize` makes it.
+Each shard is walked once, in some process, and its sidecar is written when that is done. A shard that fails does not stop the
+others. A run that was stopped can be repeated: a sidecar that is up to date (the size of its shard, and how labels are made) is
+not made again. When all shards of a source are done, its summary is written; where runs index one part each, `summarize` does.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -20,26 +20,42 @@ from tqdm import tqdm
 from equitar.errors import LabelError, MissingShardError, ReadOnlyError, ShardError, SidecarError
 from equitar.indexing.executors import outcomes
 from equitar.indexing.foreign_index import Known, differences, expecting
-from equitar.indexing.label_job import LabelJob, Spooled, recipe_of, spool, spooled
-from equitar.indexing.shard_task import Shard, ShardResult, check_shard, index_shard, rename_classes, sidecar_row
-from equitar.indexing.source_job import SourceJob, SourceReport, check_policy, keep_part, ledgers_of, shared_options
+from equitar.indexing.label_job import LabelJob, SpooledJob, label_job_of, read_spooled, spool
+from equitar.indexing.shard_task import (
+    NoSuchLabelError,
+    Shard,
+    ShardResult,
+    check_shard,
+    index_shard,
+    rename_classes,
+    sidecar_row,
+)
+from equitar.indexing.source_job import (
+    SourceJob,
+    SourceReport,
+    check_policy,
+    jobs_of_sources,
+    keep_part,
+    shared_options,
+)
 from equitar.labels.extractors import Missing
 from equitar.labels.tables import LabelTable, Vocabulary
 from equitar.sidecars.summary import load_summary
-from equitar.sources import Source, index_command
+from equitar.sources import Source
 from equitar.storage.files import remove
+from equitar.text import counted
 from equitar.urls import local_path, place_of
 
 if TYPE_CHECKING:
     from distributed import Client
 
 MissingShards: TypeAlias = Literal["error", "skip"]
-_LISTED = 20  # failures told in full
+_LISTED = 20  # failures shown in full
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexReport:
-    """What indexing did, a report for each source."""
+    """What indexing did, with a report for each source."""
 
     sources: tuple[SourceReport, ...]
 
@@ -47,11 +63,12 @@ class IndexReport:
 def index(
     sources: Source | Iterable[Source],
     *,
-    labels: str | None = None,
+    labels: str | Literal[False] | None = None,
     labels_from: str | LabelTable | None = None,
     offsets_from: str | None = None,
     classes: str | Sequence[str] | Vocabulary | None = None,
     missing: Missing = "error",
+    crowd: bool = True,
     missing_shards: MissingShards = "error",
     jobs: int | None = None,
     executor: Executor | Client | None = None,
@@ -62,47 +79,66 @@ def index(
 ) -> IndexReport:
     """Write the sidecars of all shards and the summary of each source, and return what was done.
 
-    Names without `classes` get ids in their sorted order; names that come later are appended, so that ids stay.
-    Without `labels` and `labels_from`, sidecars keep the labels they have, unless `force`.
+    Without `labels` and `labels_from`, labels stay as they are: shards that changed or joined are labelled as the source was
+    before. Names without `classes` get ids in their sorted order; names that come later are appended, so ids never change.
 
     Args:
         sources: What to index. Remote files given below are read with the `storage_options` of the sources.
-        labels: Where labels are in the shards: ``cls``, ``json:PATH``, ``npy`` or ``package.module:function``.
-        labels_from: ``FILE`` or ``FILE:COLUMN`` of labels by key, see `equitar.outside`, or a table from `read_labels`.
-        offsets_from: Indexes of another tool (DALI, Energon), see `equitar.foreign`. Headers of remote shards are then fetched
-            where these say, side by side; each is verified all the same.
+        labels: Where labels are in the shards: ``cls``, ``json:PATH``, ``npy`` or ``package.module:function``. False drops the
+            labels of a source that has some.
+        labels_from: ``FILE`` or ``FILE:COLUMN`` of labels by key, see `equitar.labels.tables`, or a table from `read_labels`.
+        offsets_from: Index files of DALI or Energon. Headers of remote shards are then fetched concurrently from these offsets;
+            each is verified all the same.
         classes: The vocabulary: names in the order of their ids, a file for `read_classes`, or a `Vocabulary`.
         missing: Whether a sample without its label is an error or has no labels.
-        missing_shards: Whether a shard that is named and not there is an error, or is left out and reported. Training then
+        crowd: Whether the crowd annotations in a `labels_from` of COCO count as labels.
+        missing_shards: Whether a listed shard that does not exist is an error, or is left out and reported. Training then
             leaves it out too.
-        jobs: Processes; 1 reads in this one (default: the cores, if there are shards enough). They are spawned, so a
-            script calls this under ``if __name__ == "__main__"``. With `executor`: how many shards it reads at once.
-        executor: Reads the shards in place of processes here: any of `concurrent.futures`, or a client of dask
+        jobs: Processes; 1 reads in this one (default: the cores, if there are enough shards). They do not import the caller's
+            ``__main__``, so a plain script, a notebook or ``python -`` may call this. With `executor`: how many shards it
+            reads at once.
+        executor: Reads the shards instead of processes here: any executor of `concurrent.futures`, or a client of dask
             (``distributed.Client``). It must reach shards and sidecars by the same paths. It is not shut down.
-        part: (i, n): read only the i-th of n parts of the shards, 0 <= i < n, and write no summary. Runs of all parts
-            need not know of each other; `summarize` finishes what they did.
+        part: (i, n): read only the i-th of n parts of the shards, 0 <= i < n, and write no summary. Runs of the parts are
+            independent of each other; `summarize` finishes their work.
         progress: Whether a terminal shows a bar.
         force: Whether to read shards again whose sidecars are up to date.
-        regroup: Whether members of one sample may lie apart in a shard; they are joined where its first one is. Else they are
-            an error, since most often they come from a mistake, and other readers take them for several samples.
+        regroup: Whether members of one sample may lie apart in a shard; they are joined where the first one is. Otherwise they
+            are an error: most often they come from a mistake, and other readers see several samples.
 
     Raises:
         ShardError: If shards failed; it lists them. All others have their sidecars.
-        ReadOnlyError: If sidecars cannot be written where they should be.
-        WorkerError: If the executor is broken, or processes are killed again and again. What is done stays done.
+        LabelError: If the first shards have no label where labels are read from; other shards are not read.
+        ReadOnlyError: If sidecars cannot be written to their folder.
+        WorkerError: If the executor is broken, or processes are killed again and again. Finished sidecars stay.
     """
     check_policy(missing_shards)
-    ledgers = ledgers_of(sources)
+    source_jobs = jobs_of_sources(sources)
     if part is not None:
-        keep_part(ledgers, *part)
+        keep_part(source_jobs, *part)
     if offsets_from is not None:
-        for ledger in ledgers:
-            ledger.shards = expecting(offsets_from, ledger.shards, options=ledger.source.storage_options)
-    options = shared_options(ledgers, [one for one in (labels_from, classes) if isinstance(one, str)])
-    recipe = recipe_of(labels, labels_from, classes, options=options, missing=missing, force=force, regroup=regroup)
-    with _travelling(recipe, ledgers, executor) as where:
-        _run(partial(index_shard, recipe=where), ledgers, jobs=jobs, executor=executor, progress=progress)
-    return _finish(ledgers, missing_shards, jobs, executor, table=recipe.table, is_part=part is not None)
+        for source_job in source_jobs:
+            shards = expecting(offsets_from, source_job.shards, options=source_job.source.storage_options)
+            source_job.shards = shards
+    options = shared_options(source_jobs, [file for file in (labels_from, classes) if isinstance(file, str)])
+    label_job = label_job_of(
+        labels,
+        labels_from,
+        classes,
+        options=options,
+        missing=missing,
+        crowd=crowd,
+        force=force,
+        regroup=regroup,
+    )
+    if label_job.keeps:
+        known = {job.source.name: before for job in source_jobs if (before := job.known_labels()) is not None}
+        label_job = replace(label_job, known=known)
+    if label_job.spec.labels.startswith("__main__:") and executor is None:
+        jobs = 1  # other processes cannot import a function of the script itself
+    with _spooled(label_job, source_jobs, executor) as spooled:
+        _run(partial(index_shard, job=spooled), source_jobs, jobs=jobs, executor=executor, progress=progress)
+    return _finish(source_jobs, missing_shards, jobs, executor, table=label_job.table, is_part=part is not None)
 
 
 def summarize(
@@ -113,13 +149,13 @@ def summarize(
     executor: Executor | Client | None = None,
     progress: bool = True,
 ) -> IndexReport:
-    """Write the summary of each source from the sidecars that are there, and return what it holds; no tar is read.
+    """Write the summary of each source from the existing sidecars, and return what is in it; no tar is read.
 
-    It finishes what runs of `index` with `part` did: class names that shards were read with get the same ids in all.
+    It finishes the work of `index` with `part`: class names get the same ids in all shards.
 
     Args:
         sources: What was indexed.
-        missing_shards: See `index`; a shard counts as missing if its sidecar is, too.
+        missing_shards: See `index`; a shard counts as missing if its sidecar is missing as well.
         jobs: See `index`.
         executor: See `index`.
         progress: See `index`.
@@ -128,9 +164,9 @@ def summarize(
         ShardError: If sidecars are missing or damaged; it lists them, with the command that makes them.
     """
     check_policy(missing_shards)
-    ledgers = ledgers_of(sources)
-    _run(sidecar_row, ledgers, jobs=jobs, executor=executor, progress=progress)
-    return _finish(ledgers, missing_shards, jobs, executor, table=None, is_part=False)
+    source_jobs = jobs_of_sources(sources)
+    _run(sidecar_row, source_jobs, jobs=jobs, executor=executor, progress=progress)
+    return _finish(source_jobs, missing_shards, jobs, executor, table=None, is_part=False)
 
 
 def check(
@@ -140,95 +176,109 @@ def check(
     progress: bool = True,
     against: str | Sequence[str] = (),
 ) -> list[str]:
-    """Return what is wrong with sidecars and summaries, and what `against` says otherwise, a sentence each.
+    """Return the problems of sidecars and summaries, and the differences from `against`, a sentence each.
 
-    Shards are walked again, and labels that are in them are read again.
+    Shards are walked again, and the labels in them are read again.
 
     Args:
         sources: What to check.
         jobs: Processes, as for `index`.
         progress: Whether a terminal shows a bar.
-        against: Files of other tools that say the same of these shards, see `equitar.foreign`; remote ones are read as the sources are.
+        against: Files of other tools about these shards, see `equitar.indexing.foreign_index`; remote ones are read as the sources
+            are.
     """
-    ledgers, others = ledgers_of(sources), [against] if isinstance(against, str) else against
-    options = shared_options(ledgers, others)
-    for ledger in ledgers:
-        skipped = set(ledger.before.skipped) if ledger.before else set()
-        ledger.shards = [shard for shard in ledger.shards if shard.path not in skipped]
-    _run(check_shard, ledgers, jobs=jobs, executor=None, progress=progress)
+    return compare(sources, jobs=jobs, progress=progress, against=against)[1]
+
+
+def compare(
+    sources: Source | Iterable[Source], *, jobs: int | None, progress: bool, against: str | Sequence[str]
+) -> tuple[int, list[str]]:
+    """Return the number of shards that were compared, and the problems; see `check`."""
+    source_jobs, others = jobs_of_sources(sources), [against] if isinstance(against, str) else against
+    options = shared_options(source_jobs, others)
+    for job in source_jobs:
+        skipped = set(job.before.skipped) if job.before else set()
+        job.shards = [shard for shard in job.shards if shard.path not in skipped]
+    _run(check_shard, source_jobs, jobs=jobs, executor=None, progress=progress)
     problems = []
-    for ledger in ledgers:
-        ledger.refuse_missing()
-        problems += [_told(failure) for failure in ledger.failures]
-        if ledger.failures:
+    for job in source_jobs:
+        job.refuse_missing()
+        problems += [_failure_text(failure) for failure in job.failures]
+        if job.failures:
             continue
         try:
-            summary = load_summary(ledger.source)
+            summary = load_summary(job.source)
         except SidecarError as error:
             problems.append(str(error))
             continue
-        if {path: row.digests[0] for path, row in ledger.rows.items()} != dict(
+        if {path: row.digests[0] for path, row in job.rows.items()} != dict(
             zip(summary.paths, summary.digests, strict=True)
         ):
-            mend = index_command(ledger.source)
-            problems.append(f"the summary of source {ledger.source.name!r} is of other sidecars than there are; {mend}")
-    known = [Known(shard, ledger.rows.get(shard.path)) for ledger in ledgers for shard in ledger.shards]
+            problems.append(
+                f"the summary of source {job.source.name!r} was made from other sidecars; {job.source.index_command()}"
+            )
+    known = [Known(shard, job.rows.get(shard.path)) for job in source_jobs for shard in job.shards]
     for pattern in others:
         problems += differences(pattern, known, options=options, progress=progress)
-    return problems
+    return len(known), problems
 
 
 @contextmanager
-def _travelling(
-    recipe: LabelJob, ledgers: Sequence[SourceJob], executor: Executor | Client | None
-) -> Iterator[Spooled]:
-    """Write a recipe where all who read shards find it, and remove it at the end."""
+def _spooled(
+    label_job: LabelJob, source_jobs: Sequence[SourceJob], executor: Executor | Client | None
+) -> Iterator[SpooledJob]:
+    """Write a label job where all readers of shards find it, and remove it at the end."""
     if executor is None:
         with tempfile.TemporaryDirectory(prefix="equitar-") as folder:
-            yield spool(recipe, folder, None)
-            spooled.cache_clear()  # of this process, if it read shards itself
+            yield spool(label_job, folder, None)
+            read_spooled.cache_clear()  # of this process, if it read shards itself
         return
-    where = spool(recipe, _absolute(ledgers[0].listed.sidecars), ledgers[0].source.storage_options)
+    spooled = spool(label_job, _absolute(source_jobs[0].listed.sidecars), source_jobs[0].source.storage_options)
     try:
-        yield where
+        yield spooled
     finally:
-        remove(where.url, where.options)
+        remove(spooled.url, spooled.options)
 
 
 def _run(
     task: Callable[[Shard], ShardResult],
-    ledgers: Sequence[SourceJob],
+    source_jobs: Sequence[SourceJob],
     *,
     jobs: int | None,
     executor: Executor | Client | None,
     progress: bool,
     shards: Sequence[Shard] | None = None,
 ) -> None:
-    """Let processes do a task for all shards (or for some), and put what comes of it into their ledgers."""
-    ledger_of = {ledger.source.name: ledger for ledger in ledgers}
+    """Run a task for all shards (or for some), and hand the results to the jobs of their sources."""
+    job_of = {job.source.name: job for job in source_jobs}
     if shards is None:
-        shards = [shard for ledger in ledgers for shard in ledger.shards]
-    if executor is not None:  # whose working folder may be another
+        shards = [shard for job in source_jobs for shard in job.shards]
+    if executor is not None:  # its working folder may be different
         shards = [replace(shard, url=_absolute(shard.url), sidecar=_absolute(shard.sidecar)) for shard in shards]
     num_bytes = 0
-    with tqdm(total=len(shards), unit="shard", disable=None if progress else True) as bar:
-        for shard, found in outcomes(task, shards, jobs=jobs, executor=executor):
-            ledger = ledger_of[shard.source]
-            if isinstance(found, ShardResult):
-                ledger.take(shard, found)
-                num_bytes += int(found.row.shard_sizes[0])
-            elif isinstance(found, ReadOnlyError):
-                raise found  # so it is for all others, and reading them would be for nothing
-            elif isinstance(found, MissingShardError):
-                ledger.missing.append(shard.path)
+    with (
+        tqdm(total=len(shards), unit="shard", disable=None if progress else True) as bar,
+        closing(
+            outcomes(task, shards, jobs=jobs, executor=executor)
+        ) as results,  # ends processes after an error at once
+    ):
+        for shard, result in results:
+            job = job_of[shard.source]
+            if isinstance(result, ShardResult):
+                job.take(shard, result)
+                num_bytes += int(result.row.shard_sizes[0])
+            elif isinstance(result, ReadOnlyError) or (isinstance(result, NoSuchLabelError) and not job.has_labels):
+                raise result  # the same holds for all other shards: reading them is useless
+            elif isinstance(result, MissingShardError):
+                job.missing.append(shard.path)
             else:
-                ledger.fail(shard.where, found)
+                job.fail(shard.where, result)
             bar.set_postfix_str(f"{num_bytes / 1e6 / max(bar.format_dict['elapsed'], 1e-3):.0f} MB/s", refresh=False)
             bar.update()
 
 
 def _finish(
-    ledgers: Sequence[SourceJob],
+    source_jobs: Sequence[SourceJob],
     missing_shards: MissingShards,
     jobs: int | None,
     executor: Executor | Client | None,
@@ -236,60 +286,60 @@ def _finish(
     table: LabelTable | None,
     is_part: bool,
 ) -> IndexReport:
-    """Write the summaries of sources whose shards are all done, and report."""
-    num_shards = sum(len(ledger.shards) for ledger in ledgers)
-    for ledger in ledgers:
+    """Write the summaries of sources whose shards are all done, and return the report."""
+    num_shards = sum(len(job.shards) for job in source_jobs)
+    for job in source_jobs:
         if missing_shards == "skip":
-            ledger.leave_out_missing()
+            job.leave_out_missing()
         else:
-            ledger.refuse_missing()
-        ledger.note(table, is_part=is_part)
-        if not is_part and not ledger.failures and ledger.has_open_names:
-            _unify_names(ledger, jobs, executor)
-        if not is_part and not ledger.failures:
-            ledger.close()
-    failures = [failure for ledger in ledgers for failure in ledger.failures]
+            job.refuse_missing()
+        job.note(table, is_part=is_part)
+        if not is_part and not job.failures and job.has_open_names:
+            _unify_names(job, jobs, executor)
+        if not is_part and not job.failures:
+            job.close()
+    failures = [failure for job in source_jobs for failure in job.failures]
     if failures:
-        raise _failed(ledgers, num_shards) from failures[0][1]
-    return IndexReport(sources=tuple(ledger.report() for ledger in ledgers))
+        raise _failed(source_jobs, num_shards) from failures[0][1]
+    return IndexReport(sources=tuple(job.report() for job in source_jobs))
 
 
-def _unify_names(ledger: SourceJob, jobs: int | None, executor: Executor | Client | None) -> None:
-    """Give all sidecars of a source the same class names; each shard was read without knowing the names of others."""
+def _unify_names(job: SourceJob, jobs: int | None, executor: Executor | Client | None) -> None:
+    """Give all sidecars of a source the same class names; each shard was read without knowing those of others."""
     try:
-        common = ledger.common_names()
+        common = job.common_names()
     except LabelError as error:
-        ledger.fail(f"source {ledger.source.name!r}", error)
+        job.fail(f"source {job.source.name!r}", error)
         return
     if common is not None:
-        others = [shard for shard in ledger.shards if ledger.rows[shard.path].class_names != common]
+        others = [shard for shard in job.shards if job.rows[shard.path].class_names != common]
         rename = partial(rename_classes, class_names=common)
-        _run(rename, [ledger], jobs=jobs, executor=executor, progress=False, shards=others)
+        _run(rename, [job], jobs=jobs, executor=executor, progress=False, shards=others)
 
 
 def _absolute(url: str) -> str:
     return url if local_path(url) is None else place_of(url)
 
 
-def _failed(ledgers: Sequence[SourceJob], num_shards: int) -> ShardError:
-    """Return the error that lists failures; the command that mends those of a source is told once."""
-    told: list[str] = []
-    mends: list[str] = []
-    for ledger in ledgers:
-        plain = f"; {index_command(ledger.source)}"
-        for failure in ledger.failures:
-            text = _told(failure)
-            told.append(text.removesuffix(plain))
-            if text.endswith(plain) and ledger.mend not in mends:
-                mends.append(ledger.mend)
-    shards = f"{num_shards} shard{'s' * (num_shards != 1)}"
-    if len(told) == 1:
-        return ShardError("; ".join([f"1 error in {shards}: {told[0]}", *mends]))
-    more = [f"and {len(told) - _LISTED} more"] if len(told) > _LISTED else []
-    return ShardError("\n  ".join([f"{len(told)} errors in {shards}:", *told[:_LISTED], *more, *mends]))
+def _failed(source_jobs: Sequence[SourceJob], num_shards: int) -> ShardError:
+    """Return the error that lists failures; the command that fixes those of a source is given once."""
+    texts: list[str] = []
+    fixes: list[str] = []
+    for job in source_jobs:
+        advice = f"; {job.source.index_command()}"
+        for failure in job.failures:
+            text = _failure_text(failure)
+            texts.append(text.removesuffix(advice))
+            if text.endswith(advice) and job.fix not in fixes:
+                fixes.append(job.fix)
+    shards = counted(num_shards, "shard")
+    if len(texts) == 1:
+        return ShardError("; ".join([f"1 error in {shards}: {texts[0]}", *fixes]))
+    more = [f"and {len(texts) - _LISTED} more"] if len(texts) > _LISTED else []
+    return ShardError("\n  ".join([f"{len(texts)} errors in {shards}:", *texts[:_LISTED], *more, *fixes]))
 
 
-def _told(failure: tuple[str, BaseException]) -> str:
+def _failure_text(failure: tuple[str, BaseException]) -> str:
     where, error = failure
     text = str(error) if isinstance(error, ValueError | OSError | RuntimeError) else repr(error)
     return text if where in text else f"{where}: {text}"

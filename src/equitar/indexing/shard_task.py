@@ -1,24 +1,35 @@
-"""What is done for one shard when it is indexed or checked? It runs in any process, and knows of no other shard.
-
-How are the labels of a shard read whose members are known? Where its sidecar says, without a walk through its headers.
-"""
+"""The task of indexing or checking one shard. It runs in any process, and knows of no other shard."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from errno import EROFS
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from equitar.arrays import Int64
 from equitar.errors import LabelError, MissingShardError, ShardError, SidecarError, StaleSidecarError
-from equitar.indexing.label_job import LabelJob, Spooled, spooled
-from equitar.labels.extractors import Extractor, Labels, Missing, TextLabels, labels_from_spec, no_label
+from equitar.indexing.label_job import LabelJob, SpooledJob, read_spooled
+from equitar.label_spec import LabelSpec
+from equitar.labels.extractors import (
+    Extractor,
+    JsonLabels,
+    Labels,
+    TextLabels,
+    labels_from_spec,
+    no_label,
+    parse_json,
+    search,
+)
 from equitar.labels.tables import LabelTable, Vocabulary, encoded
 from equitar.presence import Presence
 from equitar.sidecars.sidecar import ClassNames, Sidecar, digest_of, read_sidecar, sidecar_of, write_sidecar
-from equitar.sidecars.summary import Summary, summary_of
+from equitar.sidecars.summary import Summary, shard_summary
 from equitar.sources import Retries
 from equitar.storage.files import exists, is_newer, touch
 from equitar.storage.streams import open_stream
@@ -28,80 +39,26 @@ from equitar.tar.table import MemberTable, read_table
 from equitar.urls import shown
 
 
-def read_contents(sidecar: Sidecar, file: BinaryIO, fields: Collection[str] | None) -> MemberTable | None:
-    """Return the member table of a shard with the bytes of some fields, of which nothing else but their headers is read.
-
-    Args:
-        sidecar: The sidecar of the shard, which can be sliced.
-        file: The shard; it can seek.
-        fields: The fields; None is for all.
-
-    Returns:
-        The table; None if a header is not that of its member: the shard was written anew, and is to be walked.
-
-    Raises:
-        ShardError: If the shard ends before.
-    """
-    keys = list(sidecar.keys)
-    contents: list[dict[str, bytes]] = [{} for _ in keys]
-    wanted = np.array([fields is None or name in fields for name in sidecar.fields], bool)
-    members = np.flatnonzero(wanted[sidecar.field]) if len(sidecar.field) else np.zeros(0, np.int64)
-    rows = np.searchsorted(sidecar.indptr, members, side="right") - 1
-    columns = (rows, sidecar.field[members], sidecar.offset[members], sidecar.size[members])
-    for row, name_index, offset, size in zip(*(column.tolist() for column in columns), strict=True):
-        file.seek(offset - HEADER_BYTES)
-        found = file.read(HEADER_BYTES + size)
-        while len(found) < HEADER_BYTES + size and (
-            more := file.read(HEADER_BYTES + size - len(found))
-        ):  # at most 2 GiB come at once
-            found += more
-        if len(found) < HEADER_BYTES + size:
-            end = offset - HEADER_BYTES + len(found)
-            raise ShardError(f"the shard ends at byte {end} but its sidecar has data up to {offset + size}")
-        name = sidecar.fields[name_index]
-        if what_differs(found[:HEADER_BYTES], key=keys[row], field=name, size=size):
-            return None
-        contents[row][name] = found[HEADER_BYTES:]
-    return MemberTable(
-        keys=keys,
-        indptr=sidecar.indptr,
-        fields=list(sidecar.fields),
-        field=sidecar.field,
-        offset=sidecar.offset,
-        size=sidecar.size,
-        sliceable=True,
-        contents=contents,
-        notes=(),
-    )
+class NoSuchLabelError(LabelError):
+    """No sample of a shard has a label where labels are looked for: the place is wrong, more likely than the samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """Where a shard and its sidecar are.
+    """Where a shard and its sidecar are."""
 
-    Attributes:
-        source: Name of its source.
-        path: Below the root of its source.
-        url: What opens it.
-        sidecar: URL of its sidecar.
-        options: For fsspec.
-        mend: The command that indexes its source, for errors.
-        retries: How patiently its store is asked.
-        expected: Where its headers are by the index of another tool, see `PrefetchedFile`.
-    """
-
-    source: str
-    path: str
+    source: str  # name of its source
+    path: str  # below the root of its source
     url: str = field(repr=False)
-    sidecar: str
-    options: Mapping[str, Any] | None = field(repr=False)
-    mend: str
+    sidecar: str  # URL of its sidecar
+    options: Mapping[str, Any] | None = field(repr=False)  # for fsspec
+    fix: str  # the command that indexes its source, for errors
     retries: Retries
-    expected: Int64 | None = field(default=None, repr=False, compare=False)
+    expected: Int64 | None = field(default=None, repr=False, compare=False)  # of its headers, see `PrefetchedFile`
 
     @property
     def where(self) -> str:
-        """What the shard is called in errors."""
+        """The name of the shard in errors."""
         return shown(self.url)
 
     def __str__(self) -> str:
@@ -110,48 +67,39 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardResult:
-    """What is left to know of a shard that is done.
+    """What remains of a shard that is done."""
 
-    Attributes:
-        row: The summary of this shard alone.
-        written: Whether its sidecar was made now.
-        label_spec: How its labels were made, as its sidecar says.
-        notes: What is odd in it.
-        matched: Row of the table of labels for each sample, -1 for none; None if there is no table.
-        rule: By which rule they were found.
-    """
-
-    row: Summary
-    written: bool
-    label_spec: str
-    notes: tuple[str, ...] = ()
-    matched: Int64 | None = None
-    rule: str = ""
+    row: Summary  # of this shard alone
+    written: bool  # whether its sidecar was made now
+    label_spec: str  # as its sidecar records it
+    notes: tuple[str, ...] = ()  # oddities
+    matched: Int64 | None = None  # row of the table of labels for each sample, -1 for none; None without a table
+    rule: str = ""  # by which they were matched
 
 
-def index_shard(shard: Shard, *, recipe: Spooled) -> ShardResult:
-    """Make the sidecar of a shard, unless one is there that fits.
+def index_shard(shard: Shard, *, job: SpooledJob) -> ShardResult:
+    """Make the sidecar of a shard, unless it is up to date.
 
     Raises:
-        MissingShardError: If the shard is not there.
+        MissingShardError: If the shard does not exist.
     """
-    how = spooled(recipe)
+    label_job = read_spooled(job)
     try:
         with open_stream(shard.url, shard.options, shard.retries, shard.expected) as (file, shard_size):
-            return _indexed(shard, file, shard_size, how)
+            return _indexed(shard, file, shard_size, label_job)
     except FileNotFoundError as error:
         raise MissingShardError(f"{shard.where} is missing") from error
 
 
 def sidecar_row(shard: Shard) -> ShardResult:
-    """Return what the sidecar of a shard says; the shard itself is not opened.
+    """Return what the sidecar of a shard contains; the shard itself is not opened.
 
     Raises:
-        MissingShardError: If neither of them is there.
+        MissingShardError: If neither of them exists.
         SidecarError: If the sidecar is missing or damaged.
     """
     try:
-        return _unchanged(shard, read_sidecar(shard.sidecar, mend=shard.mend, storage_options=shard.options))
+        return _unchanged(shard, _read_sidecar(shard))
     except SidecarError as error:
         is_there = not isinstance(error.__cause__, FileNotFoundError) or shard.url.startswith("pipe:")
         if is_there or exists(shard.url, shard.options):
@@ -159,54 +107,67 @@ def sidecar_row(shard: Shard) -> ShardResult:
         raise MissingShardError(f"{shard.where} is missing") from error
 
 
+def _read_sidecar(shard: Shard) -> Sidecar:
+    return read_sidecar(shard.sidecar, fix=shard.fix, storage_options=shard.options)
+
+
 def _unchanged(shard: Shard, sidecar: Sidecar) -> ShardResult:
-    return ShardResult(row=summary_of([shard.path], [sidecar]), written=False, label_spec=sidecar.label_spec)
+    return ShardResult(row=shard_summary(shard.path, sidecar), written=False, label_spec=sidecar.label_spec)
 
 
-def _indexed(shard: Shard, file: BinaryIO, shard_size: int, recipe: LabelJob) -> ShardResult:
-    there = None if recipe.force else _fitting(shard, shard_size)
-    # A sidecar asked for without labels may have some: they cost somebody work, and a mend in an error names none.
-    if there is not None and recipe.spec in ("", there.label_spec):
-        matched, rule = _matched(recipe.table, there.keys, shard)
-        return replace(_unchanged(shard, there), matched=matched, rule=rule)
+def _indexed(shard: Shard, file: BinaryIO, shard_size: int, job: LabelJob) -> ShardResult:
+    old: Sidecar | None = None
+    with suppress(SidecarError):  # missing, of another version, damaged: a new one fixes it
+        old = _read_sidecar(shard)
+    if job.keeps:  # labels cost work: without being asked, no run drops them
+        spec, class_names = (
+            (LabelSpec.parse(old.label_spec), old.class_names)
+            if old and old.label_spec
+            else (job.known.get(shard.source, (LabelSpec(), None)))
+        )
+        job = job.repeating(spec, class_names)
+    fitting = old if old and not job.force and _fits(shard, shard_size, old) else None
+    if fitting is not None and fitting.label_spec == str(job.spec):
+        matched, rule = _matched(job.table, fitting.keys, shard)
+        return replace(_unchanged(shard, fitting), matched=matched, rule=rule)
     table = None
-    if there is not None and recipe.extract is not None and there.sliceable:  # only the labels are others
-        table = read_contents(there, file, recipe.extract.fields)
-    if table is None and (there is None or recipe.table is None):  # labels from elsewhere need no second walk
-        table = _walked(shard, file, shard_size, recipe.extract, regroup=recipe.regroup)
-    keys = table.keys if table else there.keys if there else []
-    matched, rule = _matched(recipe.table, keys, shard)
+    if fitting is not None and job.extract is not None and fitting.table.sliceable:  # only the labels are different
+        table = read_contents(fitting.table, file, job.extract.fields)
+    if table is None and fitting is not None and job.extract is None:  # labels from elsewhere need no second walk
+        table = fitting.table
+    if table is None:
+        table = _walked(shard, file, shard_size, job.extract, regroup=job.regroup)
+    matched, rule = _matched(job.table, table.keys, shard)
     presence, class_names = None, None
-    if recipe.table is not None and matched is not None:
-        presence, class_names = _joined(recipe.table, matched, keys, recipe.missing, shard)
-    elif recipe.extract is not None and table is not None:
-        if recipe.missing == "error":
-            _check_fields(table, recipe.extract, shard.where)
-        presence, class_names = _extracted(table, recipe.extract, recipe.vocabulary, shard.where)
-    base = table or there
-    assert base is not None
+    if job.table is not None and matched is not None:
+        presence, class_names = _joined(job.table, matched, table.keys, job.spec, shard)
+    elif job.extract is not None:
+        if job.spec.missing == "error":
+            _check_label_place(table, job.extract, shard, file, shard_size)
+        presence, class_names = _extracted(table, job.extract, job.vocabulary, shard.where)
+    elif job.spec.labels:
+        presence, class_names = _kept(table.keys, old, job.spec, shard)
     sidecar = sidecar_of(
-        base, shard_size=shard_size, presence=presence, class_names=class_names, label_spec=recipe.spec
+        table, shard_size=shard_size, presence=presence, class_names=class_names, label_spec=str(job.spec)
     )
     write_sidecar(shard.sidecar, sidecar, storage_options=shard.options)
-    notes = table.notes if table else ()
-    row = summary_of([shard.path], [sidecar])
-    return ShardResult(row=row, written=True, label_spec=recipe.spec, notes=notes, matched=matched, rule=rule)
+    row = shard_summary(shard.path, sidecar)
+    return ShardResult(row=row, written=True, label_spec=str(job.spec), notes=table.notes, matched=matched, rule=rule)
 
 
 def rename_classes(shard: Shard, *, class_names: ClassNames) -> ShardResult:
     """Give a sidecar other ids for its class names, so that all of a source have the same."""
-    sidecar = read_sidecar(shard.sidecar, mend=shard.mend, storage_options=shard.options)
+    sidecar = _read_sidecar(shard)
     if sidecar.class_names != class_names:
         presence = sidecar.presence
         if presence is not None and sidecar.class_names is not None:
             id_of = dict(zip(class_names[1], class_names[0], strict=True))
             name_of = dict(zip(*sidecar.class_names, strict=True))
-            ids = np.array([id_of[name_of[one]] for one in presence.ids.tolist()], np.int64)
+            ids = np.array([id_of[name_of[class_id]] for class_id in presence.ids.tolist()], np.int64)
             rows = np.repeat(np.arange(presence.num_rows), np.diff(presence.indptr))
             order = np.lexsort((ids, rows))  # ids rise within a row, under whatever numbers
             presence = Presence(indptr=presence.indptr, ids=ids[order], counts=presence.counts[order])
-        digest = digest_of(sidecar, presence)
+        digest = digest_of(sidecar.table, presence)
         sidecar = replace(sidecar, presence=presence, class_names=class_names, digest=digest)
         write_sidecar(shard.sidecar, sidecar, storage_options=shard.options)
     return _unchanged(shard, sidecar)
@@ -216,49 +177,50 @@ def check_shard(shard: Shard) -> ShardResult:
     """Compare a shard with its sidecar: its size, its headers, and the bytes of labels that are in it.
 
     Raises:
-        SidecarError: If they do not agree.
+        SidecarError: If they differ.
     """
-    sidecar = read_sidecar(shard.sidecar, mend=shard.mend, storage_options=shard.options)
+    sidecar = _read_sidecar(shard)
     _compare(shard, sidecar)
     return _unchanged(shard, sidecar)
 
 
 def _compare(shard: Shard, sidecar: Sidecar) -> None:
-    """Raise StaleSidecarError if a sidecar is not of what its shard holds now."""
-    extract = _extractor_of(sidecar)
+    """Raise StaleSidecarError if a sidecar does not describe its shard any more."""
+    spec = LabelSpec.parse(sidecar.label_spec)
+    extract = labels_from_spec(spec.labels, missing=spec.missing) if spec.labels and not spec.table_digest else None
+    fix = f"{shard.fix} with --labels-from {spec.labels!r}" if spec.table_digest else shard.fix
     with open_stream(shard.url, shard.options, shard.retries) as (file, shard_size):
         if shard_size != sidecar.shard_size:
-            seen = f"{shard.where} has {shard_size} bytes but its sidecar is of {sidecar.shard_size}"
-            raise StaleSidecarError(f"{seen}; {_mend(shard, sidecar)}")
-        is_regrouped = bool((np.diff(sidecar.offset) < 0).any())
+            raise StaleSidecarError(
+                f"{shard.where} has {shard_size} bytes but its sidecar is for {sidecar.shard_size}; {fix}"
+            )
+        is_regrouped = bool((np.diff(sidecar.table.offset) < 0).any())
         table = _walked(shard, file, shard_size, extract, regroup=is_regrouped)
     presence = sidecar.presence
     if extract is not None:
         vocabulary = Vocabulary(*sidecar.class_names) if sidecar.class_names else None
         presence, _ = _extracted(table, extract, vocabulary, shard.where)
     if digest_of(table, presence) != sidecar.digest:
-        same = digest_of(table, sidecar.presence) == sidecar.digest
-        what = "labels" if same else "members"
-        raise StaleSidecarError(
-            f"{shard.where} has other {what} than its sidecar says; {_mend(shard, sidecar)} and --force"
-        )
+        is_same_table = digest_of(table, sidecar.presence) == sidecar.digest
+        what = "labels" if is_same_table else "members"
+        raise StaleSidecarError(f"{shard.where} has other {what} than its sidecar; {fix} with --force")
 
 
-def _fitting(shard: Shard, shard_size: int) -> Sidecar | None:
-    """Return the sidecar that is there, if it is of this shard: of its size, and of its members where it is the older file."""
-    try:
-        sidecar = read_sidecar(shard.sidecar, mend=shard.mend, storage_options=shard.options)
-    except SidecarError:  # missing, of another version, damaged: each is mended by making it
-        return None
+def _fits(shard: Shard, shard_size: int, sidecar: Sidecar) -> bool:
+    """Return whether a sidecar describes its shard: by its size, and by its members where the sidecar is the older file."""
     if sidecar.shard_size != shard_size:
-        return None
+        return False
     if is_newer(shard.url, shard.sidecar):  # tars are padded, so a rewritten one may have the size it had
         try:
             _compare(shard, sidecar)
         except StaleSidecarError:
-            return None
-        touch(shard.sidecar)  # it need not be looked at again
-    return sidecar
+            return False
+        try:
+            touch(shard.sidecar)  # so that it is not compared again
+        except OSError as error:  # read-only data, copied with new times: it is compared again next time
+            if not isinstance(error, PermissionError) and error.errno != EROFS:
+                raise
+    return True
 
 
 def _walked(shard: Shard, file: BinaryIO, shard_size: int, extract: Extractor | None, *, regroup: bool) -> MemberTable:
@@ -266,22 +228,112 @@ def _walked(shard: Shard, file: BinaryIO, shard_size: int, extract: Extractor | 
     return read_table(file, size=shard_size, where=shard.where, fields=fields, regroup=regroup)
 
 
-def _mend(shard: Shard, sidecar: Sidecar) -> str:
-    spec, *more = sidecar.label_spec.split("\n")
-    option = "--labels-from" if _is_outside(more) else "--labels"
-    return f"{shard.mend} with {option} {spec!r}" if spec else shard.mend
+def read_contents(table: MemberTable, file: BinaryIO, fields: Collection[str] | None) -> MemberTable | None:
+    """Return a member table with the bytes of some fields: only these and their headers are read.
+
+    Args:
+        table: The members of the shard, which can be sliced.
+        file: The shard; it can seek.
+        fields: The fields; None is for all.
+
+    Returns:
+        The table; None if a header is not that of its member: the shard was rewritten, and must be walked.
+
+    Raises:
+        ShardError: If the shard ends too early.
+    """
+    contents: list[dict[str, bytes]] = [{} for _ in table.keys]
+    keys = list(table.keys)
+    wanted = np.array([fields is None or name in fields for name in table.fields], bool)
+    members = np.flatnonzero(wanted[table.field]) if len(table.field) else np.zeros(0, np.int64)
+    rows = np.searchsorted(table.indptr, members, side="right") - 1
+    columns = (rows, table.field[members], table.offset[members], table.size[members])
+    for row, name_index, offset, size in zip(*(column.tolist() for column in columns), strict=True):
+        file.seek(offset - HEADER_BYTES)
+        raw = file.read(HEADER_BYTES + size)
+        while len(raw) < HEADER_BYTES + size and (more := file.read(HEADER_BYTES + size - len(raw))):
+            raw += more  # a read returns 2 GiB at most
+        if len(raw) < HEADER_BYTES + size:
+            end = offset - HEADER_BYTES + len(raw)
+            raise ShardError(f"the shard ends at byte {end} but its sidecar has data up to {offset + size}")
+        name = table.fields[name_index]
+        if what_differs(raw[:HEADER_BYTES], key=keys[row], field=name, size=size):
+            return None
+        contents[row][name] = raw[HEADER_BYTES:]
+    return replace(table, contents=contents)
 
 
-def _is_outside(more: Sequence[str]) -> bool:
-    return any(line.startswith("from=") for line in more)
+def _check_label_place(table: MemberTable, extract: Extractor, shard: Shard, file: BinaryIO, shard_size: int) -> None:
+    """Raise NoSuchLabelError if no sample has a label where `extract` looks for it."""
+    if not extract.fields or not table.fields:
+        return
+    advice = 'or pass `missing="empty"` (`--missing empty`) if samples have no labels'
+    if not set(extract.fields) & set(table.fields):
+        wanted, keys = extract.fields[0], []
+        if "json" in table.fields:
+            file.seek(0)
+            fields = read_table(file, size=shard_size, where=shard.where, fields=("json",), regroup=True)
+            keys = _json_keys(fields, shard.where)
+        there = ", ".join(map(repr, sorted(table.fields))) + (
+            f" ('json' has {', '.join(map(repr, keys))})" if keys else ""
+        )
+        guess = _guess(wanted, sorted(table.fields), keys)
+        raise NoSuchLabelError(
+            f"labels are read from field {wanted!r} but samples of {shard.where} have {there}; {guess}name one of these, {advice}"
+        )
+    if isinstance(extract, JsonLabels) and all(value is None for value in _json_values(table, extract, shard.where)):
+        keys = _json_keys(table, shard.where)
+        first = re.match(r"\w*", extract.path)
+        guess = _guess(first[0], [], keys) if first and first[0] not in keys else ""
+        there = ", ".join(map(repr, keys)) or "no keys"
+        raise NoSuchLabelError(
+            f"labels are read from `json:{extract.path}`, which is null in all samples of {shard.where}; their JSON has {there}; "
+            f"{guess}change the path, {advice}"
+        )
 
 
-def _check_fields(table: MemberTable, extract: Extractor, where: str) -> None:
-    """Raise LabelError if no sample has a field that labels are read from: its name is wrong, more likely than the samples."""
-    if extract.fields and table.fields and not set(extract.fields) & set(table.fields):
-        wanted, there = (", ".join(map(repr, sorted(names))) for names in (extract.fields, table.fields))
-        mend = 'name one of these, or pass `missing="empty"` (`--missing empty`) if there are no labels'
-        raise LabelError(f"labels are read from field {wanted} but samples of {where} have {there}; {mend}")
+def _json_values(table: MemberTable, extract: JsonLabels, where: str) -> Iterator[object]:
+    path = search(extract.path)
+    for content in table.contents:
+        if "json" in content:
+            yield path(parse_json(content["json"], where=f"member 'json' of {where}"))
+
+
+def _json_keys(table: MemberTable, where: str) -> list[str]:
+    """Return the keys of the JSON of the first sample that has some."""
+    for content in table.contents:
+        parsed = parse_json(content["json"], where=f"member 'json' of {where}") if "json" in content else None
+        if isinstance(parsed, dict) and parsed:
+            return sorted(map(str, parsed))
+    return []
+
+
+def _guess(wanted: str, fields: Sequence[str], keys: Sequence[str]) -> str:
+    """Return what may have been meant by a name, as the beginning of an advice."""
+    specs = {**{key: f"json:{key}" for key in keys}, **{name: name for name in fields}}
+    close = get_close_matches(wanted, specs, n=1)
+    return f"did you mean {specs[close[0]]}? Otherwise " if close else ""
+
+
+def _kept(
+    keys: Sequence[str], old: Sidecar | None, spec: LabelSpec, shard: Shard
+) -> tuple[Presence | None, ClassNames | None]:
+    """Return the labels that the old sidecar has for these keys: their table is not at hand.
+
+    Raises:
+        LabelError: If a key is new.
+    """
+    is_same = old is not None and old.label_spec == str(spec)
+    row_of = {key: row for row, key in enumerate(old.keys)} if old is not None and is_same else {}
+    new = [key for key in keys if key not in row_of]
+    if new:
+        raise LabelError(
+            f"{len(new)} of {len(keys)} samples of {shard.where} are new, such as {new[0]!r}, and labels came from the file "
+            f"{spec.labels!r}; pass it again by `--labels-from`, or drop all labels by `--no-labels`"
+        )
+    if old is None or old.presence is None:
+        return None, None
+    return old.presence.picked(np.array([row_of[key] for key in keys], np.int64)), old.class_names
 
 
 def _extracted(
@@ -301,11 +353,11 @@ def _extracted(
 def _single_ids(
     extract: Extractor, contents: Sequence[Mapping[str, bytes]], vocabulary: Vocabulary | None
 ) -> Int64 | None:
-    """Return the label of each row if all are integers in a text field, read at once; None is for the extractor."""
+    """Return the label of each row if all are integers in a text field; None if the extractor is needed."""
     if not isinstance(extract, TextLabels):
         return None
     texts = [content.get(extract.field, b"") for content in contents]
-    if b"_" in b"".join(texts):  # which `int` takes within a number
+    if b"_" in b"".join(texts):  # which `int` accepts within a number
         return None
     try:
         ids = np.array(list(map(int, texts)), np.int64)
@@ -320,19 +372,11 @@ def _matched(table: LabelTable | None, keys: Sequence[str], shard: Shard) -> tup
 
 
 def _joined(
-    table: LabelTable, rows: Int64, keys: Sequence[str], missing: Missing, shard: Shard
+    table: LabelTable, rows: Int64, keys: Sequence[str], spec: LabelSpec, shard: Shard
 ) -> tuple[Presence, ClassNames | None]:
     """Return the rows of a table that belong to the keys of a shard."""
     for row in np.flatnonzero(rows < 0)[:1]:
-        like = f" whose keys are like {table.keys[0]!r}" if table.keys else ""
-        absent = f"not in {table.path},{like}; so are {np.count_nonzero(rows < 0)} of {len(rows)}"
-        no_label(missing, absent, f"key {keys[row]!r} of {shard.where}")
+        example = f" whose keys look like {table.keys[0]!r}" if table.keys else ""
+        absent = f"not in {table.path},{example}; the same for {np.count_nonzero(rows < 0)} of {len(rows)}"
+        no_label(spec.missing, absent, f"key {keys[row]!r} of {shard.where}")
     return table.presence.picked(rows), (table.vocabulary.ids, table.vocabulary.names) if table.vocabulary else None
-
-
-def _extractor_of(sidecar: Sidecar) -> Extractor | None:
-    """Return what made the labels of a sidecar, if they are in the shard."""
-    spec, *more = sidecar.label_spec.split("\n")
-    if not spec or _is_outside(more):
-        return None
-    return labels_from_spec(spec, missing="empty" if "missing=empty" in more else "error")

@@ -258,7 +258,8 @@ def _ids(array: np.ndarray[Any, Any], where: str) -> Labels:
     if len(array) > 1 and array.max() <= 1:
         fix = f"save multi-hot vectors as bool; {FUNCTION_FIX}"
         raise LabelError(f"{array.dtype} vector of 0 and 1 only may be ids or multi-hot for {where}; {fix}")
-    return array.tolist()
+    ids: list[int] | list[str] = array.tolist()
+    return ids
 
 
 def _is_number(text: str) -> bool:

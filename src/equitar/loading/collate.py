@@ -119,8 +119,7 @@ def with_partners(
     >>> with_partners(1, named)([{"__key__": "a"}, {"__key__": "b"}])
     {'__key__': ['a', 'b'], 'with': [['b'], ['a']]}
     """
-    check_integer("count", count, 0)
-    check_integer("seed", seed, 0)
+    count, seed = check_integer("count", count, 0), check_integer("seed", seed, 0)
     return _WithPartners(count, combine, collate_fn, seed)
 
 

@@ -99,9 +99,9 @@ class Loader(DataLoader[Any]):
             raise ValueError("`in_order` must be True: a step out of turn would be another step on the other ranks")
         if not isinstance(batches, Batches):
             raise TypeError(f"`batches` must come from debiased, mixed or exact; got {type(batches).__name__}")
-        check_integer("num_workers", num_workers, 0)
+        num_workers = check_integer("num_workers", num_workers, 0)
         if slots is not None:
-            check_integer("slots", slots, 0)
+            slots = check_integer("slots", slots, 0)
         self._batches = batches.copied()
         self._views = views
         self._is_pinning = pin_memory and torch.cuda.is_available()  # without a device torch pins nothing, and says so

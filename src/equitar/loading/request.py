@@ -24,7 +24,7 @@ from equitar.reading.damage import Handler, TolerantReader
 from equitar.reading.prefetch import PrefetchBudget
 from equitar.reading.reader import OpenShards, Reader, open_shards
 from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, supplies_of
-from equitar.sidecars.summary import standing
+from equitar.sidecars.summary import ListedSummary, usable_summaries
 from equitar.sources import Source, Stage
 
 
@@ -58,7 +58,7 @@ class Request:
     handler: Handler
     read_ahead: int
     one_source: bool
-    summaries: Mapping[str, str] = field(default_factory=dict)  # by source: digest of the one to use, else the newest
+    summaries: Mapping[str, ListedSummary] = field(default_factory=dict)  # by source, to use in place of the newest
     make_supplies: Callable[[Catalog, Repeat], Sequence[Supply]] = supplies_of  # others may watch the rows
 
     def __post_init__(self) -> None:
@@ -93,10 +93,14 @@ class Request:
 
     def going_on(self, summaries: Mapping[str, str]) -> Request:
         """Return this order with the summaries that a state names, as far as they can still be used."""
-        found = standing(self.sources, summaries)
         prepared: ResolvedRequest | None = self.__dict__.get("_prepared")
         known = {} if prepared is None else prepared.catalog.file_digests
-        return self if found in (self.summaries, known) else replace(self, summaries=found)
+        if summaries == known:  # they were read already
+            return self
+        usable = usable_summaries(self.sources, summaries)
+        digests = {name: summary.file_digest for name, (_, summary) in usable.items()}
+        pinned = {name: summary.file_digest for name, (_, summary) in self.summaries.items()}
+        return self if digests in (pinned, known) else replace(self, summaries=usable)
 
     def check_rank(self) -> None:
         """Raise PlanError if this process has another rank than when it was asked for: the ranks would wait for each other."""

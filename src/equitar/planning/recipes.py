@@ -26,7 +26,7 @@ from fractions import Fraction
 from operator import le
 from typing import Protocol
 
-from equitar.checks import check_integer
+from equitar.checks import check_integer, check_number
 from equitar.errors import PlanError
 from equitar.planning.exact_plan import ExactPlan
 from equitar.planning.feasibility import check_debiased, check_mixed, check_not_empty, checked_supplies
@@ -82,6 +82,8 @@ class Debiased:
     def __post_init__(self) -> None:
         steps = None if self.steps is None else check_integer("steps", self.steps, 1)
         object.__setattr__(self, "steps", steps)
+        max_passes = None if self.max_passes is None else check_number("max_passes", self.max_passes)
+        object.__setattr__(self, "max_passes", max_passes)
         object.__setattr__(self, "weights", canonical_changes(self.weights))
         held = check_integer("accumulation_steps", self.accumulation_steps, 1)
         object.__setattr__(self, "accumulation_steps", held)
@@ -154,6 +156,8 @@ class Mixed:
     def __post_init__(self) -> None:
         steps = None if self.steps is None else check_integer("steps", self.steps, 1)
         object.__setattr__(self, "steps", steps)
+        max_passes = None if self.max_passes is None else check_number("max_passes", self.max_passes)
+        object.__setattr__(self, "max_passes", max_passes)
         if isinstance(self.weights, Sequence):
             raise PlanError(
                 f"`weights` of `mixed` must map the name of each source to a number; got {self.weights!r}; only `debiased` "

@@ -18,7 +18,6 @@ from equitar.arrays import Int64
 from equitar.planning.plan import PlannedSamples
 from equitar.reading.reader import Reader
 from equitar.reading.shard import OpenShard
-from equitar.storage.ranges import LocalRanges
 
 _LARGE = 1 << 15  # bytes of a member: a batch of them is out of the cache before it could be sliced
 
@@ -112,7 +111,7 @@ class SampleBlock:
         """
         codes, shard_of = np.unique(_codes(places), return_inverse=True)
         shards = [readers[code >> 32].open(code & (1 << 32) - 1) for code in codes.tolist()]
-        layouts = [shard.layout if isinstance(shard.file, LocalRanges) else None for shard in shards]
+        layouts = [shard.layout if shard.descriptor >= 0 else None for shard in shards]
         kinds = list(dict.fromkeys(layouts))
         self._kind = np.array([kinds.index(one) for one in layouts])[shard_of]  # of each place, (n,)
         self._at = np.empty(len(shard_of), np.int64)  # where it is among those of its kind, (n,)

@@ -8,10 +8,15 @@ announced: they are read where they are needed, from the page cache.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from equitar.storage.ranges import joined
 
 _GAP = 1 << 14  # bytes nobody asked for that may be cheaper to fetch than a request more
 _LARGEST = 8 << 20  # bytes of one request
@@ -97,16 +102,26 @@ class PrefetchBudget:
                     announced.is_prepared = True
                     self._threads().submit(announced.shard.prepare)
                 continue
-            for together in coalesced(ranges, gap=_GAP, largest=_LARGEST):
-                self._fetch(announced, together)
+            self._fetch(announced, ranges)
 
     def _fetch(self, announced: PrefetchQueue, ranges: Sequence[tuple[int, int]]) -> None:
-        start = ranges[0][0]
-        length = max(at + size for at, size in ranges) - start
-        span = PrefetchedRange(start, self._threads().submit(announced.shard.fetch, start, length), length, len(ranges))
-        self.held += length
-        for one in ranges:
-            announced.spans.setdefault(one, []).append(span)
+        lengths = [length for _, length in ranges]
+        bounds = np.array([(start, start + length) for start, length in ranges], np.int64)
+        # On average no gap is longer than a range, so gaps at most double what is held.
+        spans = joined(bounds, max_gap=min(_GAP, sum(lengths) // len(lengths)), max_length=_LARGEST)
+        starts = [start for start, _ in spans]
+        members: list[list[tuple[int, int]]] = [[] for _ in spans]
+        for member in ranges:
+            members[bisect_right(starts, member[0]) - 1].append(member)
+        for (start, stop), inside in zip(spans, members, strict=True):
+            if not inside:  # a longer span begins at the same byte
+                continue
+            length = stop - start
+            fetched = self._threads().submit(announced.shard.fetch, start, length)
+            span = PrefetchedRange(start, fetched, length, len(inside))
+            self.held += length
+            for member in inside:
+                announced.spans.setdefault(member, []).append(span)
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
@@ -118,32 +133,6 @@ class PrefetchBudget:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
-
-
-def coalesced(ranges: Iterable[tuple[int, int]], *, gap: int, largest: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield ranges that are fetched together, in order: with at most `gap` bytes between, and `largest` in all.
-
-    What lies between two ranges is never more than the ranges are themselves, so at most half of what comes is of no use.
-
-    >>> list(coalesced([(50, 10), (0, 10), (12, 5), (50, 10)], gap=20, largest=100))
-    [[(0, 10), (12, 5)], [(50, 10), (50, 10)]]
-    """
-    together: list[tuple[int, int]] = []
-    end = 0
-    for start, length in sorted(ranges):
-        between = start - end
-        fits = (
-            between <= min(gap, length + together[-1][1]) and start + length - together[0][0] <= largest
-            if together
-            else True
-        )
-        if not fits and between >= 0:
-            yield together
-            together = []
-        end = max(end, start + length)
-        together.append((start, length))
-    if together:
-        yield together
 
 
 class Prefetcher(Generic[Step]):

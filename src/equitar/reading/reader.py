@@ -12,7 +12,7 @@ from typing import TypeAlias
 from equitar.bounded_cache import BoundedCache
 from equitar.reading.prefetch import Wanted
 from equitar.reading.shard import OpenShard
-from equitar.reading.shard_file import LazyRanges, open_ranges
+from equitar.reading.shard_file import open_ranges
 from equitar.sidecars.store import Sidecars
 from equitar.sources import Sample
 from equitar.urls import local_path
@@ -30,7 +30,7 @@ def open_shards() -> OpenShards:
 def _closed(value: tuple[dict[int, OpenShard], int, OpenShard]) -> bool:
     """Close a shard, unless something is fetched of it."""
     of_reader, shard, one = value
-    if isinstance(one.file, LazyRanges) and one.file.announced.spans:
+    if one.file.announced is not None and one.file.announced.spans:
         return False
     del of_reader[shard]
     one.close()
@@ -99,8 +99,8 @@ class Reader:
     def wanted(self, shard: int, row: int) -> list[Wanted]:
         """Return the ranges that a sample will be read by; none if its shard is here."""
         one = self.open(shard)
-        file = one.file
-        return [(file.announced, *span) for span in one.ranges(row)] if isinstance(file, LazyRanges) else []
+        queue = one.file.announced
+        return [] if queue is None else [(queue, *span) for span in one.ranges(row)]
 
     def key_of(self, shard: int, row: int) -> str:
         """Return the key of a sample, from the sidecar."""

@@ -14,9 +14,9 @@ import numpy as np
 
 from equitar.arrays import Int64
 from equitar.errors import ShardMismatchError, SourceError
+from equitar.reading.shard_file import ShardFile
 from equitar.sidecars.sidecar import Sidecar
 from equitar.sources import Sample
-from equitar.storage.ranges import LocalRanges, Ranges
 from equitar.tar.grouping import what_differs
 from equitar.tar.headers import HEADER_BYTES
 from equitar.urls import shown
@@ -50,7 +50,7 @@ class OpenShard:
     """
 
     def __init__(
-        self, url: str, sidecar: Sidecar, file: Ranges, *, fields: Collection[str] | None, views: bool
+        self, url: str, sidecar: Sidecar, file: ShardFile, *, fields: Collection[str] | None, views: bool
     ) -> None:
         """Prepare to slice.
 
@@ -68,23 +68,32 @@ class OpenShard:
         self._keys: list[str] | None = None  # made of texts, and the table of arrays, when they are first needed
         self._asked = 0  # keys, one by one
         self._table: _Table | None = None
-        wanted = np.array([fields is None or name in fields for name in sidecar.fields], bool)
-        if fields and not wanted.any() and sidecar.fields:
+        wanted = np.array([fields is None or name in fields for name in sidecar.table.fields], bool)
+        if fields and not wanted.any() and sidecar.table.fields:
             raise SourceError(
-                f"`fields` must name a field of each shard; got {sorted(fields)} but {shown(url)} has {', '.join(sidecar.fields)}"
+                f"`fields` must name a field of each shard; got {sorted(fields)} but {shown(url)} has {', '.join(sidecar.table.fields)}"
             )
-        self._names = sidecar.fields
+        self._names = sidecar.table.fields
         # Of each row, its first chosen member, (rows + 1,); of each chosen member, its field, and where it begins and ends.
-        self._first, self._field, self._start, size = sidecar.indptr, sidecar.field, sidecar.offset, sidecar.size
+        self._first, self._field, self._start, size = (
+            sidecar.table.indptr,
+            sidecar.table.field,
+            sidecar.table.offset,
+            sidecar.table.size,
+        )
         if not wanted.all():
-            chosen = np.flatnonzero(wanted[sidecar.field]) if len(sidecar.field) else np.zeros(0, np.int64)
-            self._first = np.searchsorted(chosen, sidecar.indptr)
-            self._field, self._start, size = sidecar.field[chosen], sidecar.offset[chosen], sidecar.size[chosen]
+            chosen = np.flatnonzero(wanted[sidecar.table.field]) if len(sidecar.table.field) else np.zeros(0, np.int64)
+            self._first = np.searchsorted(chosen, sidecar.table.indptr)
+            self._field, self._start, size = (
+                sidecar.table.field[chosen],
+                sidecar.table.offset[chosen],
+                sidecar.table.size[chosen],
+            )
         self._stop = self._start + size
         self.is_whole = self._is_whole()
         self.layout = self._layout() if self.is_whole else None
         self.has_views = views
-        self.descriptor = file.descriptor if isinstance(file, LocalRanges) else -1
+        self.descriptor = file.descriptor
         self._read: Callable[[int, int], Any] = _viewed(file.read) if views else file.read
         self.num_bytes = sidecar.num_rows * (24 + _KEY_BYTES) + 48 * len(self._start)
 

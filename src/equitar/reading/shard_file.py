@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol, cast
 
 from equitar.errors import ShardMismatchError, SourceError, StaleSidecarError, StorageError
 from equitar.reading.prefetch import PrefetchQueue
 from equitar.sidecars.sidecar import Sidecar
-from equitar.sources import Cache, Source, index_command
+from equitar.sources import Cache, Source
 from equitar.storage.cache import cached
 from equitar.storage.ranges import LocalRanges, Ranges, RangesFile
 from equitar.storage.remote import RemoteRanges
@@ -27,7 +27,15 @@ from equitar.urls import local_path, shown
 _BEGINNING = 60  # bytes that an error shows of a file that is no tar
 
 
-def open_ranges(url: str, sidecar: Sidecar, source: Source, *, as_it_is: bool = False) -> Ranges:
+class ShardFile(Ranges, Protocol):
+    """A shard of which ranges are read."""
+
+    @property
+    def announced(self) -> PrefetchQueue | None:
+        """Ranges that are fetched ahead; None for a local file, where none are."""
+
+
+def open_ranges(url: str, sidecar: Sidecar, source: Source, *, as_it_is: bool = False) -> ShardFile:
     """Return a shard of which ranges can be read, at the offsets of its sidecar.
 
     A file that is here and can be sliced is opened and compared now; anything else when it is first read, or prepared.
@@ -43,7 +51,7 @@ def open_ranges(url: str, sidecar: Sidecar, source: Source, *, as_it_is: bool = 
         StaleSidecarError: If it has another size than its sidecar says.
     """
     opening = _Opening(url, sidecar, source, as_it_is=as_it_is)
-    if local_path(url) is not None and sidecar.sliceable:
+    if local_path(url) is not None and sidecar.table.sliceable:
         return opening.local()
     return LazyRanges(opening)
 
@@ -55,6 +63,8 @@ class LazyRanges:
         is_near: Whether ranges of it need no requests once it is prepared, as there is a copy here.
         announced: What was announced of it.
     """
+
+    descriptor = -1  # see `Ranges`
 
     def __init__(self, opening: _Opening) -> None:
         """Keep how it is opened."""
@@ -107,7 +117,7 @@ class _Opening:
         self._stopped = threading.Event()
         self._cache = Cache(source.cache) if isinstance(source.cache, str) else source.cache
         self._remote: RemoteRanges | None = None
-        self.is_copied = url.startswith("pipe:") or not sidecar.sliceable or self._cache is not None
+        self.is_copied = url.startswith("pipe:") or not sidecar.table.sliceable or self._cache is not None
         if local_path(url) is None and not url.startswith("pipe:"):
             self._remote = RemoteRanges(
                 url,
@@ -133,7 +143,7 @@ class _Opening:
             return self._remote
         version, size = self._version()
         if self._cache is None or self._as_it_is or size > self._cache.max_bytes:
-            if self._remote is not None and self._sidecar.sliceable:
+            if self._remote is not None and self._sidecar.table.sliceable:
                 return self._remote
             return LocalRanges.of(filled(self._fill), shown(self._url))
         return cached(self._cache, self._url, version, self._fill, size=size, stopped=self._stopped)
@@ -157,7 +167,7 @@ class _Opening:
             tag = self._remote.tag()
         elif not self._url.startswith("pipe:"):
             tag = str(Path(cast("str", local_path(self._url))).stat().st_mtime_ns)
-        kind = "sliced" if self._sidecar.sliceable else "inflated"
+        kind = "sliced" if self._sidecar.table.sliceable else "inflated"
         return f"{kind} {self._sidecar.shard_size} {tag}", max(self._sidecar.shard_size, self._end())
 
     def _fill(self, file: BinaryIO) -> None:
@@ -174,7 +184,7 @@ class _Opening:
             )
 
     def _copy(self, file: BinaryIO) -> None:
-        if self._sidecar.sliceable:
+        if self._sidecar.table.sliceable:
             if self._remote is not None:
                 self._remote.copy_to(file)
             else:
@@ -199,14 +209,14 @@ class _Opening:
 
     def _end(self) -> int:
         """Return where the last member ends in what is sliced."""
-        return int((self._sidecar.offset + self._sidecar.size).max(initial=0))
+        return int((self._sidecar.table.offset + self._sidecar.table.size).max(initial=0))
 
     def _check_size(self, size: int, found: LocalRanges | None) -> None:
         if size != self._sidecar.shard_size and not self._as_it_is:
             raise self._stale(size, found.read(0, min(size, _BEGINNING)) if found else b"")
 
     def _stale(self, size: int, beginning: bytes = b"") -> StaleSidecarError:
-        mend = index_command(self._source, label_spec=self._sidecar.label_spec)
+        mend = self._source.index_command(label_spec=self._sidecar.label_spec)
         page = f" and begins with {beginning!r}" if beginning.lstrip()[:1] == b"<" else ""
         return StaleSidecarError(
             f"{shown(self._url)} has {size} bytes{page} but its sidecar was made of {self._sidecar.shard_size}; {mend}"
@@ -214,7 +224,7 @@ class _Opening:
 
     def missing(self) -> SourceError:
         """Return the error of a shard that is not there."""
-        mend = index_command(self._source, label_spec=self._sidecar.label_spec)
+        mend = self._source.index_command(label_spec=self._sidecar.label_spec)
         how = f"take it out of `urls` and {mend}"
         if self._source.summary is not None:
             how = "name the folder that the paths of its summary are relative to by `root` (`--root`)"

@@ -22,7 +22,7 @@ from equitar.reporting.stats import ClassStats
 from equitar.reporting.text import letters_of
 from equitar.sidecars.catalog import Repeat
 from equitar.sources import Source
-from equitar.text import _short, size_in_words
+from equitar.text import size_in_words, three_digits
 
 if TYPE_CHECKING:
     from equitar.loading.batches import Batches
@@ -96,7 +96,7 @@ def page_of(report: Report, *, command: str | None, created: datetime) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(size=size_in_words, short=_short)
+    environment.filters.update(size=size_in_words, short=three_digits)
     names = [source.name for source in report.stats.sources]
     return environment.get_template("report.html").render(
         report=report,

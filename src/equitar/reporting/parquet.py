@@ -144,12 +144,14 @@ def _columns(sidecar: Sidecar, where: str, key_type: pa.DataType) -> dict[str, A
     """Return the columns of the rows of a sidecar, by name."""
     import pyarrow as pa  # noqa: PLC0415
 
-    field_names = pa.array(sidecar.fields, pa.string()).take(pa.array(sidecar.field))
+    field_names = pa.array(sidecar.table.fields, pa.string()).take(pa.array(sidecar.table.field))
     columns = {
         "row": np.arange(sidecar.num_rows),
         "key": _keys(sidecar.keys, where, key_type),
         "bytes": sidecar.sizes,
-        "sizes": pa.MapArray.from_arrays(pa.array(sidecar.indptr, pa.int32()), field_names, pa.array(sidecar.size)),
+        "sizes": pa.MapArray.from_arrays(
+            pa.array(sidecar.table.indptr, pa.int32()), field_names, pa.array(sidecar.table.size)
+        ),
         **dict.fromkeys(("labels", "counts", "label_names"), pa.nulls(sidecar.num_rows)),
     }
     presence = sidecar.presence

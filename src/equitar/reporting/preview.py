@@ -349,7 +349,7 @@ class RowMemory:
     def _sizes_in(self, sidecar: Sidecar) -> Int64:
         if self._fields is None:
             return sidecar.sizes
-        is_read = np.array([name in self._fields for name in sidecar.fields], np.int64)
-        ends = np.concatenate([[0], np.cumsum(sidecar.size * is_read[sidecar.field])])
-        sizes: Int64 = np.diff(ends[sidecar.indptr])
+        is_read = np.array([name in self._fields for name in sidecar.table.fields], np.int64)
+        ends = np.concatenate([[0], np.cumsum(sidecar.table.size * is_read[sidecar.table.field])])
+        sizes: Int64 = np.diff(ends[sidecar.table.indptr])
         return sizes

@@ -19,6 +19,7 @@ from equitar.planning.supply import Supply
 from equitar.presence import positions_of
 from equitar.sidecars.catalog import Catalog, Repeat, ShardRows, catalog_of, supplies_of
 from equitar.sources import Source, listed_sources
+from equitar.text import listed
 from equitar.urls import shown
 
 if TYPE_CHECKING:
@@ -205,8 +206,7 @@ class CopyCounter:
 
 def _patterns(source: Source) -> str:
     urls = [source.urls] if isinstance(source.urls, str) else [*source.urls]
-    more = f" and {len(urls) - _URLS:,} more" if len(urls) > _URLS else ""
-    return " ".join(shown(url) for url in urls[:_URLS]) + more
+    return listed([shown(url) for url in urls], _URLS)
 
 
 def stats(sources: Source | Sequence[Source] | Batches, *, repeat: Repeat = None) -> Stats:

@@ -17,6 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from equitar.arrays import Int64
 from equitar.reporting.plots import AFTER, BEFORE, DENSE, GRID, INK, draw_classes, quiet
 from equitar.reporting.stats import ClassStats
+from equitar.text import scaled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,10 +96,8 @@ def label_plot(numbers: Int64) -> str:
 
 def _tick_text(value: float, _: object) -> str:
     """Return the number at a tick: 0.1, 10, 1k, 2.5M."""
-    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= unit:
-            return f"{value / unit:g}{letter}"
-    return f"{value:g}"
+    number, letter = scaled(value)
+    return f"{number:g}{letter}"
 
 
 def _svg(name: str, draw: Callable[[Axes], None]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from equitar.reporting.stats import ClassStats, Stats
-from equitar.text import table
+from equitar.text import megabytes, table
 
 if TYPE_CHECKING:
     from equitar.reporting.preview import Preview
@@ -63,7 +63,7 @@ def stats_text(stats: Stats, plot: str | None = None) -> str:
             source.name,
             f"{source.shards:,}",
             f"{source.samples:,}",
-            f"{source.bytes / 1e6:,.1f}",
+            megabytes(source.bytes),
             "-" if source.labels is None else f"{source.labels:,}",
             "-" if source.classes is None else f"{source.classes:,}",
             f"{source.share_before:.1%}",
@@ -128,7 +128,7 @@ def plan_text(preview: Preview) -> str:
     ]
     readers: list[tuple[str, ...]] = [("rank", "worker", "steps", "shards", "samples", "MB")]
     for *numbers, num_bytes in preview.consumers:
-        readers.append((*(f"{number:,}" for number in numbers), f"{num_bytes / 1e6:,.1f}"))
+        readers.append((*(f"{number:,}" for number in numbers), megabytes(num_bytes)))
     notes = []
     if len(preview.consumers) < preview.num_consumers:
         notes.append(f"the first {len(preview.consumers)} of {preview.num_consumers:,} workers")

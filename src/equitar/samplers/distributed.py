@@ -100,9 +100,8 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
             )
         if ragged not in ("pad", "drop", "keep"):
             raise PlanError(f"`ragged` must be 'pad', 'drop' or 'keep'; got {ragged!r}")
-        check_integer("seed", seed, 0)
-        check_place(rank, world_size)
-        self.sampler, self._seed, self._ragged = sampler, seed, ragged
+        rank, world_size = check_place(rank, world_size)
+        self.sampler, self._seed, self._ragged = sampler, check_integer("seed", seed, 0), ragged
         self._rank, self._world_size = rank, world_size
         self._is_to_be_compared = rank is None  # a given rank may be another one's, looked at from here
         self._progress = Progress()

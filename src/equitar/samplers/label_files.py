@@ -10,7 +10,7 @@ from equitar.errors import LabelError, SidecarError
 from equitar.labels.tables import Vocabulary, read_labels
 from equitar.samplers.label_rows import ROWS_PER_BLOCK, LabelRows, collected
 from equitar.sidecars.catalog import catalog_of
-from equitar.sources import Source, index_command
+from equitar.sources import Source
 
 
 def labels_from_sidecars(source: Source) -> LabelRows:
@@ -22,7 +22,7 @@ def labels_from_sidecars(source: Source) -> LabelRows:
     catalog = catalog_of([source])
     (sidecars,), (summary,) = catalog.sidecars, catalog.summaries
     if summary.label_counts is None:
-        command = index_command(source, label_spec="cls")
+        command = source.index_command(label_spec="cls")
         raise SidecarError(f"source {source.name!r} must have labels but was indexed without; {command}")
     names = None if summary.class_names is None else dict(zip(*summary.class_names, strict=True))
     return collected((one.presence for one in sidecars.all() if one.presence is not None), names)

@@ -30,9 +30,9 @@ from equitar.presence import Presence
 from equitar.rng import text_id
 from equitar.sidecars.selection import Selection, checked_numbers, selection_of
 from equitar.sidecars.sidecar import Sidecar
-from equitar.sidecars.store import Sidecars, sidecar_shelf
-from equitar.sidecars.summary import Summary, load_summary, shards_of
-from equitar.sources import Source, index_command, listed_sources
+from equitar.sidecars.store import Sidecars, sidecar_cache
+from equitar.sidecars.summary import ListedSummary, Summary, load_summary, shards_of
+from equitar.sources import Source, listed_sources
 from equitar.urls import join, shown
 
 logger = logging.getLogger("equitar")
@@ -136,19 +136,20 @@ def labels_of(sidecar: Sidecar) -> Presence:
     return sidecar.presence
 
 
-def catalog_of(sources: Sequence[Source], summaries: Mapping[str, str] | None = None) -> Catalog:
+def catalog_of(sources: Sequence[Source], summaries: Mapping[str, ListedSummary] | None = None) -> Catalog:
     """Return the catalog of sources.
 
     Args:
         sources: The sources.
-        summaries: Digest of the summary to use, by the name of a source; of others the newest.
+        summaries: The summary to use, by the name of a source, see `usable_summaries`; for others the newest.
 
     Raises:
         SourceError: If two sources have one name, or share a shard.
         SidecarError: If a sidecar or summary is missing or damaged.
     """
     ordered = sorted(listed_sources(sources), key=lambda source: source.name)
-    known = [shards_of(source) for source in ordered]
+    pinned = summaries or {}
+    known = [pinned.get(source.name) or shards_of(source) for source in ordered]
     shards = [shard_list for shard_list, _ in known]
     owner: dict[str, Source] = {}
     for source, shard_list in zip(ordered, shards, strict=True):
@@ -159,12 +160,15 @@ def catalog_of(sources: Sequence[Source], summaries: Mapping[str, str] | None = 
                     f"a shard must belong to one source; {shown(url)} is in {other.name!r} and in {source.name!r} "
                     "(to use parts of it in both, give both a `keep`)"
                 )
-    digests = summaries or {}
     loaded = tuple(
-        load_summary(source, known=shards_and_summary, digest=digests.get(source.name))
-        for source, shards_and_summary in zip(ordered, known, strict=True)
+        load_summary(
+            source,
+            known=(shard_list, summary),
+            digest=summary.file_digest if source.name in pinned and summary else None,
+        )
+        for source, (shard_list, summary) in zip(ordered, known, strict=True)
     )
-    cache = sidecar_shelf()
+    cache = sidecar_cache()
     return Catalog(
         sources=tuple(ordered),
         sidecars=tuple(
@@ -322,5 +326,5 @@ def _supply(
 
 
 def _no_labels(source: Source) -> SidecarError:
-    command = index_command(source, label_spec="cls")
+    command = source.index_command(label_spec="cls")
     return SidecarError(f"`repeat` needs labels but source {source.name!r} was indexed without; {command}")

@@ -1,4 +1,4 @@
-"""Which rows of a source count, and how much? What `keep` of a source says, as a number for each row.
+"""Selections: the `keep` of a source as a number for each row.
 
 The number multiplies the repeat factor of the row: 0 leaves it out of frequencies, counts and lines; below 1 it is kept with
 that share over the epochs.
@@ -21,7 +21,7 @@ from equitar.urls import shown
 
 
 class Unread(NamedTuple):
-    """A sample that was planned and did not come.
+    """A sample that was planned but not emitted.
 
     Attributes:
         source: Its source.
@@ -37,16 +37,16 @@ class Unread(NamedTuple):
 def write_exclusions(
     report: Mapping[str, Any], source: str, url: str, *, storage_options: Mapping[str, Any] | None = None
 ) -> int:
-    """Write the samples of a source that were lost or dropped as a file for ``keep="!FILE"``, and return how many they are.
+    """Write the samples of a source that were lost or dropped as a file for ``keep="!FILE"``, and return their number.
 
     Args:
-        report: From `Loader.report`.
+        report: From `Loader.counters`.
         source: Name of the source.
         url: Where to write it: a path, or what fsspec writes to.
         storage_options: Options for fsspec.
     """
     unread: Iterable[Unread] = [*report["lost_samples"], *report["dropped_samples"]]
-    lines = sorted({f"{one.path}\t{one.key}" for one in unread if one.source == source})
+    lines = sorted({f"{sample.path}\t{sample.key}" for sample in unread if sample.source == source})
     raw = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
     write_bytes_atomically(url, raw, storage_options)
     return len(lines)
@@ -59,8 +59,8 @@ Selection: TypeAlias = Callable[[str, Sidecar], Float64]
 class _KeysOf:
     """Keeps the rows whose key is in a file, or all others.
 
-    A line is a key, or the path of a shard, a tab and a key. The file is read where it is used: a million keys should not
-    travel to every worker.
+    A line is a key, or the path of a shard, a tab and a key. Each process reads the file itself: a million keys should not
+    be sent to every worker.
     """
 
     url: str
@@ -76,9 +76,7 @@ class _KeysOf:
             try:
                 raw = read_bytes(self.url, self.storage_options)
             except FileNotFoundError as error:
-                raise SourceError(
-                    f"`keep` names the file {shown(self.url)}, which is not there; mend the path"
-                ) from error
+                raise SourceError(f"`keep` file not found: {shown(self.url)}; check the path") from error
             self._lines.update(line for line in _lines_of(raw) if line)
         listed = [key in self._lines or f"{path}\t{key}" in self._lines for key in sidecar.keys]
         kept: Float64 = (np.array(listed, bool) != self.excluded).astype(np.float64)
@@ -114,17 +112,19 @@ class _Chosen:
         return checked_numbers(self.function(sidecar), sidecar, f"`keep` of source {self.source!r}", path)
 
 
-def checked_numbers(found: Any, sidecar: Sidecar, what: str, path: str) -> Float64:
-    """Return what a user's function gave for the rows of a shard, (rows,), as numbers >= 0.
+def checked_numbers(values: Any, sidecar: Sidecar, what: str, path: str) -> Float64:
+    """Return what a user's function returned for the rows of a shard, (rows,), as numbers >= 0.
 
     Raises:
-        SourceError: If it gave anything else.
+        SourceError: If it returned anything else.
     """
-    numbers = np.asarray(found, np.float64)
+    numbers = np.asarray(values, np.float64)
     if numbers.shape != (sidecar.num_rows,) or not ((numbers >= 0) & (numbers < np.inf)).all():
-        shown = f"shape {numbers.shape}" if numbers.shape != (sidecar.num_rows,) else f"numbers down to {numbers.min()}"
+        actual = (
+            f"shape {numbers.shape}" if numbers.shape != (sidecar.num_rows,) else f"numbers down to {numbers.min()}"
+        )
         raise SourceError(
-            f"{what} must give a finite number >= 0 for each of {sidecar.num_rows} rows of {path}; got {shown}"
+            f"{what} must give a finite number >= 0 for each of {sidecar.num_rows} rows of {path}; got {actual}"
         )
     return numbers
 

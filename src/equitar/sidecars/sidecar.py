@@ -1,23 +1,23 @@
-"""What must be known of a shard without opening it? Its sidecar: keys, member table and labels.
+"""Sidecars: the keys, member table and labels of a shard, known without opening it. Their file format, version 1.
 
 A sidecar lies beside its shard, or at the same path below another folder: ``a/x-000.tar`` has ``a/x-000.presence.npz``.
 (A shard with another ending keeps it: ``y.tar.gz`` has ``y.tar.gz.presence.npz``.) It holds no location, so shards may be
 indexed before they are moved, and it can be deleted without touching a tar.
 
-**Format, version 1.** An ``.npz``: a zip of arrays in numpy's ``.npy`` format 1.0, deflated, without comment, in the order
+**Format.** An ``.npz``: a zip of arrays in numpy's ``.npy`` format 1.0, deflated, without comment, in the order
 below. All are one-dimensional and hold integers in the smallest little-endian dtype that fits all of the array: u1, u2, u4 or
-u8 if none is negative, else i1, i2, i4 or i8. Readers MUST take any of these, and MUST check all that is said here.
+u8 if none is negative, otherwise i1, i2, i4 or i8. Readers MUST accept any of these, and MUST check all that this page states.
 
 ============== ============ ==========================================================================================
 array          length       holds
 ============== ============ ==========================================================================================
 meta           any          bytes of a JSON object, see below
-keys           any          bytes of the keys of all rows, one after another, in the order of the tar; UTF-8 or what else the
-                            tar has for names (a newline and bytes that are no UTF-8 are as good as others)
+keys           any          bytes of the keys of all rows, one after another, in the order of the tar; UTF-8, or any other
+                            bytes that the tar has for names (newlines and invalid UTF-8 are allowed)
 key_lengths    rows         bytes of each key
 row_members    rows         number of members of each row, >= 1
 member_field   members      index of the field of each member in ``meta.fields``
-member_gap     members      where its data begin, in bytes from the end of the data of the member before (for the first: from
+member_gap     members      where its data begin, in bytes from the end of the data of the previous member (for the first: from
                             byte 0), that end rounded up to 512
 member_size    members      length of its data in bytes
 row_labels     rows         number of labels of each row      (this and the next two only if indexed with labels)
@@ -29,7 +29,7 @@ label_counts   labels       how often each label occurs in its row, >= 1
 ``version``, 1; ``shard_size``, the length of the shard in bytes; ``sliceable``, false if the shard is compressed, where offsets
 count in the decompressed stream; ``fields``, the distinct field names in the order of their first use; ``label_spec``, how
 labels were made, "" if there are none; ``class_ids`` and ``class_names``, lists of equal length, or both null; ``digest``,
-32 hex digits of the BLAKE2b hash with 16 bytes of these arrays, each as little-endian i8 after its length as one more i8:
+32 hex digits of the BLAKE2b hash with 16 bytes of these arrays, each as little-endian i8, preceded by its length as an i8:
 bytes of the keys, lengths of the keys, row pointers (rows + 1), bytes of the fields, lengths of the fields, field, offset and
 size of each member, [1 if sliceable else 0]; and, with labels: row pointers of the labels (rows + 1), ids, counts.
 
@@ -41,7 +41,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -54,13 +54,13 @@ from equitar.sidecars.container import (
     ContainerError,
     Integers,
     check_names,
+    distinct_texts,
     pack,
     pack_json,
     pack_texts,
     pointers,
     read_class_names,
     read_presence,
-    texts_of,
     unpack,
     unpack_json,
     unpack_texts,
@@ -83,21 +83,15 @@ class Sidecar:
     """What is known of one shard.
 
     Attributes:
-        keys, indptr, fields, field, offset, size, sliceable: As in `equitar.tar.MemberTable`.
+        table: Its rows, and where the bytes of their fields are.
         presence: Labels of each row; None if indexed without labels.
-        class_names: Ids of classes and their names, in the same order; None if labels are ids only.
-        label_spec: How labels were made; empty if there are none.
+        class_names: Ids of classes and their names, in the same order; None if labels are only ids.
+        label_spec: How labels were made, see `LabelSpec`; empty without labels.
         shard_size: Length of the shard in bytes.
         digest: `digest_of` of this member table and these labels.
     """
 
-    keys: Sequence[str]
-    indptr: Int64
-    fields: tuple[str, ...]
-    field: Int64
-    offset: Int64
-    size: Int64
-    sliceable: bool
+    table: MemberTable
     presence: Presence | None
     class_names: ClassNames | None
     label_spec: str
@@ -105,50 +99,49 @@ class Sidecar:
     digest: str
 
     def __post_init__(self) -> None:
-        members = len(self.field)
-        if len(self.indptr) != len(self.keys) + 1 or self.indptr[0] != 0 or self.indptr[-1] != members:
-            raise ValueError(f"`indptr` must run from 0 to {members} over {len(self.keys)} rows; got {self.indptr!r}")
-        if len(self.offset) != members or len(self.size) != members or (np.diff(self.indptr) < 1).any():
+        table, rows, members = self.table, len(self.table.keys), len(self.table.field)
+        if len(table.indptr) != rows + 1 or table.indptr[0] != 0 or table.indptr[-1] != members:
+            raise ValueError(f"`indptr` must run from 0 to {members} over {rows} rows; got {table.indptr!r}")
+        if len(table.offset) != members or len(table.size) != members or (np.diff(table.indptr) < 1).any():
             raise ValueError(
                 f"each row must have a member, and each of {members} members a field, an offset and a size"
             )
-        if members and not 0 <= int(self.field.min()) <= int(self.field.max()) < len(self.fields):
-            raise ValueError(f"`field` must be in [0, {len(self.fields)}); got up to {int(self.field.max())}")
-        if members and min(int(self.offset.min()), int(self.size.min())) < 0:
-            raise ValueError(f"members must begin at byte 0 or later; got {int(self.offset.min())}")
-        if self.sliceable and members and int((self.offset + self.size).max()) > self.shard_size:
+        if members and not 0 <= int(table.field.min()) <= int(table.field.max()) < len(table.fields):
+            raise ValueError(f"`field` must be in [0, {len(table.fields)}); got up to {int(table.field.max())}")
+        if members and min(int(table.offset.min()), int(table.size.min())) < 0:
+            raise ValueError(f"members must begin at byte 0 or later; got {int(table.offset.min())}")
+        if table.sliceable and members and int((table.offset + table.size).max()) > self.shard_size:
             raise ValueError(f"members must end within the {self.shard_size} bytes of the shard")
-        if self.presence is not None and self.presence.num_rows != len(self.keys):
-            raise ValueError(f"labels must be of {len(self.keys)} rows; got {self.presence.num_rows}")
+        if self.presence is not None and self.presence.num_rows != rows:
+            raise ValueError(f"there must be labels for {rows} rows; got {self.presence.num_rows}")
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """Key of each row."""
+        return self.table.keys
 
     @property
     def num_rows(self) -> int:
         """Number of samples."""
-        return len(self.keys)
+        return len(self.table.keys)
 
     @property
     def sizes(self) -> Int64:
         """Bytes of each row's data, (rows,)."""
-        return np.diff(np.concatenate([[0], np.cumsum(self.size)])[self.indptr])
+        return np.diff(np.concatenate([[0], np.cumsum(self.table.size)])[self.table.indptr])
 
 
 def sidecar_of(
-    table: MemberTable | Sidecar,
+    table: MemberTable,
     *,
     shard_size: int,
     presence: Presence | None,
     class_names: ClassNames | None,
     label_spec: str,
 ) -> Sidecar:
-    """Return the sidecar of a member table, or of a sidecar that gets other labels."""
+    """Return the sidecar of a member table with these labels."""
     return Sidecar(
-        keys=table.keys,
-        indptr=table.indptr,
-        fields=tuple(table.fields),
-        field=table.field,
-        offset=table.offset,
-        size=table.size,
-        sliceable=table.sliceable,
+        table=replace(table, contents=(), notes=()),
         presence=presence,
         class_names=class_names,
         label_spec=label_spec,
@@ -157,8 +150,8 @@ def sidecar_of(
     )
 
 
-def digest_of(table: MemberTable | Sidecar, labels: Presence | None) -> str:
-    """Return the digest of a member table with its labels, 32 hex digits; the module's text says of what bytes."""
+def digest_of(table: MemberTable, labels: Presence | None) -> str:
+    """Return the digest of a member table with its labels, 32 hex digits; the module defines it."""
     digest = hashlib.blake2b(digest_size=16)
     parts: list[Integers] = [*pack_texts(table.keys), table.indptr, *pack_texts(table.fields)]
     parts += [table.field, table.offset, table.size, np.array([table.sliceable], np.int64)]
@@ -171,13 +164,14 @@ def digest_of(table: MemberTable | Sidecar, labels: Presence | None) -> str:
 
 def to_bytes(sidecar: Sidecar) -> bytes:
     """Return the file of a sidecar; equal sidecars give equal bytes."""
-    keys, key_lengths = pack_texts(sidecar.keys)
-    ends = sidecar.offset + (sidecar.size + 511 & -512)
+    table = sidecar.table
+    keys, key_lengths = pack_texts(table.keys)
+    ends = table.offset + (table.size + 511 & -512)
     meta = {
         **_KIND,
         "shard_size": sidecar.shard_size,
-        "sliceable": sidecar.sliceable,
-        "fields": sidecar.fields,
+        "sliceable": table.sliceable,
+        "fields": list(table.fields),
         "label_spec": sidecar.label_spec,
         **dict(zip(("class_ids", "class_names"), sidecar.class_names or (None, None), strict=True)),
         "digest": sidecar.digest,
@@ -186,10 +180,10 @@ def to_bytes(sidecar: Sidecar) -> bytes:
         "meta": pack_json(meta),
         "keys": keys,
         "key_lengths": key_lengths,
-        "row_members": np.diff(sidecar.indptr),
-        "member_field": sidecar.field,
-        "member_gap": sidecar.offset - np.concatenate([[0], ends])[:-1],
-        "member_size": sidecar.size,
+        "row_members": np.diff(table.indptr),
+        "member_field": table.field,
+        "member_gap": table.offset - np.concatenate([[0], ends])[:-1],
+        "member_size": table.size,
     }
     if sidecar.presence is not None:
         arrays["row_labels"] = np.diff(sidecar.presence.indptr)
@@ -198,21 +192,21 @@ def to_bytes(sidecar: Sidecar) -> bytes:
     return pack(arrays)
 
 
-def from_bytes(raw: bytes, *, where: str, mend: str = "run `equitar index`") -> Sidecar:
+def from_bytes(raw: bytes, *, where: str, fix: str = "run `equitar index`") -> Sidecar:
     """Return the sidecar in a file.
 
     Args:
         raw: The whole file.
         where: What the file is called in errors.
-        mend: What errors say is to be done.
+        fix: What errors advise.
 
     Raises:
-        SidecarError: If the bytes are no sidecar, of another version, or damaged in any way.
+        SidecarError: If the bytes are not a sidecar, of another version, or damaged in any way.
     """
     try:
         return _from_arrays(unpack(raw))
     except ValueError as error:
-        raise SidecarError(f"{where} is damaged: {error}; {mend}") from error
+        raise SidecarError(f"{where} is damaged: {error}; {fix}") from error
 
 
 def _from_arrays(arrays: Arrays) -> Sidecar:
@@ -221,7 +215,7 @@ def _from_arrays(arrays: Arrays) -> Sidecar:
     indptr = pointers(arrays["row_members"])
     size, gap = wide(arrays["member_size"]), wide(arrays["member_gap"])
     if len(size) != len(gap) or (len(size) and (int(size.max()) + int(gap.max()) + 512) * len(size) >= 1 << 63):
-        raise ContainerError(f"its {len(gap)} gaps and {len(size)} sizes of members cannot be")
+        raise ContainerError(f"its {len(gap)} gaps and {len(size)} sizes of members are impossible")
     padded = size + 511 & -512
     presence = None
     if "row_labels" in arrays:
@@ -229,15 +223,17 @@ def _from_arrays(arrays: Arrays) -> Sidecar:
     if not isinstance(meta["sliceable"], bool) or not isinstance(meta["label_spec"], str):
         raise ContainerError("`sliceable` must be a bool and `label_spec` a text")
     if type(meta["shard_size"]) is not int or not re.fullmatch("[0-9a-f]{32}", str(meta["digest"])):
-        raise ContainerError("`shard_size` must be a number and `digest` 32 hex digits")
+        raise ContainerError("`shard_size` must be an integer and `digest` 32 hex digits")
     return Sidecar(
-        keys=unpack_texts(arrays["keys"], arrays["key_lengths"]),
-        indptr=indptr,
-        fields=texts_of(meta["fields"]),
-        field=wide(arrays["member_field"]),
-        offset=np.cumsum(gap + padded) - padded,
-        size=size,
-        sliceable=meta["sliceable"],
+        table=MemberTable(
+            keys=unpack_texts(arrays["keys"], arrays["key_lengths"]),
+            indptr=indptr,
+            fields=distinct_texts(meta["fields"]),
+            field=wide(arrays["member_field"]),
+            offset=np.cumsum(gap + padded) - padded,
+            size=size,
+            sliceable=meta["sliceable"],
+        ),
         presence=presence,
         class_names=read_class_names(meta),
         label_spec=meta["label_spec"],
@@ -247,16 +243,16 @@ def _from_arrays(arrays: Arrays) -> Sidecar:
 
 
 def write_sidecar(url: str, sidecar: Sidecar, *, storage_options: StorageOptions = None) -> None:
-    """Write a sidecar so that no reader ever sees half of it."""
+    """Write a sidecar; no reader ever sees half of it."""
     write_bytes_atomically(url, to_bytes(sidecar), storage_options)
 
 
-def read_sidecar(url: str, *, mend: str, storage_options: StorageOptions = None) -> Sidecar:
+def read_sidecar(url: str, *, fix: str, storage_options: StorageOptions = None) -> Sidecar:
     """Return the sidecar at a path or URL.
 
     Args:
         url: The file.
-        mend: The command that makes it, from `index_command`.
+        fix: The command that makes it, from `Source.index_command`.
         storage_options: Options for fsspec.
 
     Raises:
@@ -265,5 +261,5 @@ def read_sidecar(url: str, *, mend: str, storage_options: StorageOptions = None)
     try:
         raw = read_bytes(url, storage_options)
     except FileNotFoundError as error:
-        raise SidecarError(f"{shown(url)} is missing but every shard needs a sidecar; {mend}") from error
-    return from_bytes(raw, where=shown(url), mend=mend)
+        raise SidecarError(f"{shown(url)} is missing but every shard needs a sidecar; {fix}") from error
+    return from_bytes(raw, where=shown(url), fix=fix)

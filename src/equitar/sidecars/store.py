@@ -1,9 +1,8 @@
-"""What do the sidecars of a source say? They are read when they are asked for, and the latest are kept."""
+"""The sidecars of a source, read on demand; the latest are kept in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 from tqdm import tqdm
 
@@ -11,58 +10,53 @@ from equitar.bounded_cache import BoundedCache
 from equitar.errors import StaleSidecarError
 from equitar.sidecars.sidecar import Sidecar, read_sidecar
 from equitar.sidecars.summary import Summary
-from equitar.sources import Source, index_command
+from equitar.sources import Source
+from equitar.storage.files import read_many
 from equitar.storage.listing import ShardList, sidecar_url
 from equitar.urls import shown
 
-_THREADS = 16  # sidecars are small files: opening them is most of the time
-_AHEAD = 64  # sidecars read before they are asked for
-_LONG = 3.0  # seconds of reading after which one wants to see how far it is
+_LONG = 3.0  # seconds of reading after which a bar is shown
 SIDECAR_BYTES = 32 << 20  # kept in one worker, for all sources
 _SIDECARS = 1024
 
 
-def sidecar_shelf() -> BoundedCache[Sidecar]:
-    """Return what keeps the latest sidecars of all sources."""
-    return BoundedCache(SIDECAR_BYTES, _SIDECARS, bool)  # nothing is to be done to let one go
+def sidecar_cache() -> BoundedCache[Sidecar]:
+    """Return a cache of the latest sidecars of all sources."""
+    return BoundedCache(SIDECAR_BYTES, _SIDECARS, bool)  # nothing is to be done at eviction
 
 
 class Sidecars:
-    """The sidecars of one source, read when they are asked for; the latest are kept."""
+    """The sidecars of one source, read on demand; the latest are kept."""
 
-    def __init__(self, source: Source, shards: ShardList, summary: Summary, kept: BoundedCache[Sidecar]) -> None:
-        """Read from where the source says; each sidecar must be that of the summary. Sources share what is kept."""
-        self.source, self.shards, self._summary, self._kept = source, shards, summary, kept
+    def __init__(self, source: Source, shards: ShardList, summary: Summary, cache: BoundedCache[Sidecar]) -> None:
+        """Each sidecar must be the one in the summary. Sources share the cache."""
+        self.source, self.shards, self._summary, self._cache = source, shards, summary, cache
 
     def __call__(self, shard: int) -> Sidecar:
         """Return the sidecar of a shard."""
         name = (self.source.name, shard)
-        sidecar = self._kept.get(name)
+        sidecar = self._cache.get(name)
         if sidecar is None:
             sidecar = self._read(shard)
-            self._kept.put(name, sidecar, _memory_of(sidecar))
-            self._kept.evict()
+            self._cache.put(name, sidecar, _memory_of(sidecar))
+            self._cache.evict()
         return sidecar
 
     def all(self) -> Iterator[Sidecar]:
-        """Yield the sidecars of all shards in order, without remembering them; what takes long shows a bar on a terminal."""
+        """Yield the sidecars of all shards in order, without keeping them; a terminal shows a bar where this takes long."""
         what = f"sidecars of {self.source.name}"
-        with (
-            ThreadPoolExecutor(_THREADS) as pool,
-            tqdm(desc=what, total=len(self.shards), unit="shard", delay=_LONG, leave=False, disable=None) as bar,
-        ):
-            for first in range(0, len(self.shards), _AHEAD):  # not all at once: those nobody has taken yet are held
-                for sidecar in pool.map(self._read, range(first, min(first + _AHEAD, len(self.shards)))):
-                    yield sidecar
-                    bar.update()
+        with tqdm(desc=what, total=len(self.shards), unit="shard", delay=_LONG, leave=False, disable=None) as bar:
+            for sidecar in read_many(self._read, range(len(self.shards))):
+                yield sidecar
+                bar.update()
 
     def _read(self, shard: int) -> Sidecar:
         url = sidecar_url(self.shards, self.shards.paths[shard])
-        mend = index_command(self.source)
-        sidecar = read_sidecar(url, mend=mend, storage_options=self.source.storage_options)
+        fix = self.source.index_command()
+        sidecar = read_sidecar(url, fix=fix, storage_options=self.source.storage_options)
         if not self._summary.is_of(sidecar, shard):
             raise StaleSidecarError(
-                f"{shown(url)} is not the sidecar that the summary of {self.source.name!r} was made of; {mend}"
+                f"{shown(url)} is not the sidecar that the summary of {self.source.name!r} was made from; {fix}"
             )
         return sidecar
 
@@ -70,4 +64,4 @@ class Sidecars:
 def _memory_of(sidecar: Sidecar) -> int:
     """Return about how many bytes of memory a sidecar takes: 100 for each key, 8 for each number."""
     labels = 0 if sidecar.presence is None else 2 * len(sidecar.presence.ids)
-    return 100 * sidecar.num_rows + 8 * (3 * len(sidecar.field) + 2 * sidecar.num_rows + labels)
+    return 100 * sidecar.num_rows + 8 * (3 * len(sidecar.table.field) + 2 * sidecar.num_rows + labels)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from errno import EROFS
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from equitar.errors import ReadOnlyError, StorageError
 from equitar.sources import StorageOptions
@@ -14,7 +17,11 @@ from equitar.storage.remote import filesystem, is_web, patiently
 from equitar.storage.retry import store_failures
 from equitar.urls import local_path, shown, without_secrets
 
-_RENAMING = frozenset({"sftp", "ssh", "ftp", "hdfs", "webhdfs", "smb"})  # where a half-written file would be visible
+_THREADS = 16  # small files on disks and in stores: waiting is most of the time
+_AHEAD = 2 * _THREADS  # results that nobody has taken yet are held in memory
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_RENAMING = frozenset({"sftp", "ssh", "ftp", "hdfs", "webhdfs", "smb"})  # a half-written file would be seen there
 
 
 def read_bytes(url: str, storage_options: StorageOptions) -> bytes:
@@ -109,3 +116,19 @@ def touch(url: str) -> None:
     local = local_path(url)
     if local is not None:
         Path(local).touch()
+
+
+def read_many(read: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """Yield what `read` returns for each item, in order; threads read a bounded number of items ahead of the caller."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        waiting: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                waiting.append(pool.submit(read, item))
+                if len(waiting) >= _AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

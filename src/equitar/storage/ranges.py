@@ -24,6 +24,10 @@ _FIRST_BLOCK, _LARGEST_BLOCK = 1 << 16, 1 << 22  # bytes read ahead of a walk th
 class Ranges(Protocol):
     """A file of which ranges are read."""
 
+    @property
+    def descriptor(self) -> int:
+        """File descriptor of a local file; -1 for any other, and once it is closed."""
+
     def read(self, start: int, length: int) -> bytes:
         """Return exactly `length` bytes of the file.
 
@@ -41,6 +45,8 @@ class Ranges(Protocol):
 
 class LocalRanges:
     """A local file."""
+
+    announced: None = None  # nothing is fetched ahead, see `equitar.reading.shard_file`
 
     def __init__(self, file: int, where: str) -> None:
         """Take over a file descriptor.
@@ -179,21 +185,32 @@ class PrefetchedFile(RangesFile):
             self._fetched.append((start, stop, self._pool.submit(self._ranges.read, start, stop - start)))
 
 
-def spans(places: Int64) -> Iterator[tuple[int, int]]:
-    """Yield ranges that hold all places, in order and apart: what lies between near ones is fetched with them.
+def spans(expected: Int64) -> Iterator[tuple[int, int]]:
+    """Yield ranges (begin, end) that hold all expected ones, in order and apart; those near each other are joined.
 
     >>> list(spans(np.array([[900_000, 900_100], [0, 10], [5, 600]])))
     [(0, 600), (900000, 900100)]
     """
-    start = stop = 0
-    for begin, end in places[np.argsort(places[:, 0], kind="stable")].tolist():
-        if begin - stop > _GAP or end - start > _LARGEST:
-            yield from _parts(start, stop)
-            start = max(begin, stop)
-        stop = max(stop, end)
-    yield from _parts(start, stop)
+    end = 0
+    for start, stop in joined(expected, max_gap=_GAP, max_length=_LARGEST):
+        for begin in range(max(start, end), stop, _LARGEST):
+            yield begin, min(begin + _LARGEST, stop)
+        end = max(end, stop)
 
 
-def _parts(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    for begin in range(start, stop, _LARGEST):
-        yield begin, min(begin + _LARGEST, stop)
+def joined(ranges: Int64, *, max_gap: int, max_length: int) -> list[tuple[int, int]]:
+    """Return ranges (begin, end) that hold all given ones, in order.
+
+    Args:
+        ranges: Begin and end of each, in any order, (ranges, 2).
+        max_gap: Most bytes between two ranges that are joined.
+        max_length: Most bytes of joined ranges; a longer single one is kept whole.
+    """
+    from fsspec.utils import merge_offset_ranges  # noqa: PLC0415  (slow to import, and not needed for local files)
+
+    ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
+    # Rising ends: older versions of fsspec lose the end of a range that contains the next one.
+    starts, ends = ranges[:, 0].tolist(), np.maximum.accumulate(ranges[:, 1]).tolist()
+    paths = [""] * len(starts)  # of one file
+    _, starts, ends = merge_offset_ranges(paths, starts, ends, max_gap=max_gap, max_block=max_length, sort=False)
+    return list(zip(starts, ends, strict=True))

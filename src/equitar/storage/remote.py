@@ -1,4 +1,4 @@
-"""Remote files: byte ranges through fsspec, retried when a store fails. The only module that imports fsspec.
+"""Remote files: byte ranges through fsspec, retried when a store fails. The only module that opens files by fsspec.
 
 Whatever a store does, a read returns the bytes of the file as it was when opened, or raises an error: the length of every
 response is checked, and size and ETag (or modification time) are compared with the first ones.
@@ -165,6 +165,8 @@ def patiently(url: str, options: StorageOptions, what: str, ask: Callable[[Any, 
 
 class RemoteRanges:
     """A file in a store; its size and version are those of the first response."""
+
+    descriptor = -1  # see `Ranges`
 
     def __init__(
         self,

@@ -22,15 +22,15 @@ from equitar.tar.walk import Member, TarWalk, walk
 class MemberTable:
     """The samples of one shard: keys, and the position of each field."""
 
-    keys: list[str]  # of each row, (rows,)
+    keys: Sequence[str]  # of each row, (rows,)
     indptr: Int64  # first member of each row, and the number of members last, (rows + 1,)
-    fields: list[str]  # distinct field names, in order of their first use
+    fields: Sequence[str]  # distinct field names, in order of their first use
     field: Int64  # index into `fields` of each member, (members,)
     offset: Int64  # of the data of each member, (members,), bytes
     size: Int64  # of the data of each member, (members,), bytes
     sliceable: bool  # whether the offsets are positions in the file; False in a compressed shard
-    contents: list[dict[str, bytes]]  # requested data by field, for each row
-    notes: tuple[str, ...]  # what is odd but not an error, with counts, to be shown to the user
+    contents: Sequence[dict[str, bytes]] = ()  # requested data by field, for each row
+    notes: tuple[str, ...] = ()  # what is odd but not an error, with counts, to be shown to the user
 
 
 def read_table(
