@@ -11,13 +11,17 @@ PEERS := .venv-peers
 OPEN_CLIP := .venv-open-clip
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-open-clip check docs format bench bench-scale bench-workers bench-peers fuzz clean
+.PHONY: help demo evidence test test-open-clip check docs format bench bench-scale bench-workers bench-peers fuzz clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo  ## write demo shards, index them, stream both kinds of epoch
 	$(BIN)/python examples/demo.py
+
+evidence: $(VENV)/.demo  ## do the two samplings help? seven minutes on one core, CSV and plots in evidence_out/
+	$(BIN)/python examples/evidence_debiased.py evidence_out
+	$(BIN)/python examples/evidence_repeats.py evidence_out
 
 # Two workers: the suite waits on child processes and files often enough that a second one pays, even on two cores.
 test: $(STAMP)  ## run all tests
@@ -65,7 +69,7 @@ bench-peers: $(PEERS)/.installed  ## measure litdata, MosaicML Streaming, wids, 
 	$(PEERS)/bin/python benchmarks/bench_peers.py
 
 clean:  ## remove the virtual environment and all that was generated
-	rm -rf $(VENV) $(OPEN_CLIP) $(PEERS) demo_out benchmarks/out build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OPEN_CLIP) $(PEERS) demo_out evidence_out benchmarks/out build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Less than the tests need, and said as it goes: for many it is the first that they see.

@@ -21,6 +21,8 @@ from .reporting.page import report as report
 from .reporting.parquet import export as export
 from .reporting.preview import emissions as emissions
 from .reporting.preview import plan as plan
+from .reporting.probing import caption_probe as caption_probe
+from .reporting.probing import source_probe as source_probe
 from .reporting.stats import stats as stats
 from .samplers.distributed import DistributedSamplerWrapper as DistributedSamplerWrapper
 from .samplers.samplers import DebiasedBatchSampler as DebiasedBatchSampler
