@@ -6,6 +6,9 @@ import statistics
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from equitar.overview import Overview, Table
+from equitar.text import counted
+
 Group: TypeAlias = Literal["read", "batches", "workers"]
 KINDS = ("open", "read", "stage", "collate", "composed", "rest")  # of parts, as a sample meets them
 
@@ -98,8 +101,8 @@ class ShardTime:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Bench(Overview):
     """How fast shards and a pipeline are, and where the time goes.
 
     Attributes:
@@ -131,3 +134,19 @@ class Bench:
     in_blocks: bool
     missed: tuple[str, ...]
     refused: str | None
+
+    def _overview(self) -> tuple[str, list[Table]]:
+        title = (
+            f"Bench: {counted(self.samples, 'sample')} in batches of {self.batch_size:,}, "
+            f"{counted(self.num_workers, 'worker')}, {counted(self.cores, 'core')}"
+        )
+        speeds = (
+            (
+                speed.group,
+                speed.name,
+                f"{speed.median:,.0f}",
+                "-" if speed.ratio is None else f"{speed.ratio:.2f}",
+            )
+            for speed in self.speeds
+        )
+        return title, [[("group", "contender", "samples/s", "x webdataset"), *speeds]]

@@ -20,6 +20,7 @@ from equitar.loading.batches import Batches
 from equitar.loading.feed import Feed
 from equitar.loading.record import Record
 from equitar.loading.request import Request, ResolvedRequest
+from equitar.overview import Overview, Table
 from equitar.planning.plan import Plan
 from equitar.planning.recipes import Debiased
 from equitar.planning.supply import Once, Supply
@@ -29,6 +30,7 @@ from equitar.sidecars.catalog import Catalog, Repeat, ShardRows
 from equitar.sidecars.sidecar import Sidecar
 from equitar.sidecars.store import Sidecars
 from equitar.sources import Sample
+from equitar.text import counted
 
 _MOST_CONSUMERS = 64
 _MOST_BATCHES = 1 << 15  # planning a batch takes some 50 microseconds
@@ -107,8 +109,8 @@ class Emission(NamedTuple):
     is_padding: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Preview:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Preview(Overview):
     """The plan of an epoch.
 
     Attributes:
@@ -141,6 +143,23 @@ class Preview:
     consumers: tuple[Consumer, ...]
     num_consumers: int
     counted_steps: int
+
+    def _overview(self) -> tuple[str, list[Table]]:
+        size = f"{counted(self.steps, 'step')} of {self.batch_size:,} samples x {counted(self.world_size, 'rank')}"
+        workers = f"{counted(self.num_workers, 'worker')} each"
+        title = f"Preview: epoch {self.epoch}, {size}, {workers}, seed {self.seed}, digest {self.digest[:16]}"
+        sources = (
+            (
+                source.name,
+                "mixed" if source.batches is None else f"{source.batches:,}",
+                f"{source.samples:,}",
+                f"{source.share:.1%}",
+                f"{source.passes:.3f}",
+                f"{source.remainder:,}",
+            )
+            for source in self.sources
+        )
+        return title, [[("source", "batches", "samples", "share", "passes", "remainder"), *sources]]
 
 
 def plan(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Preview:

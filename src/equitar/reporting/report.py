@@ -11,12 +11,14 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from equitar.arrays import Int64
+from equitar.overview import Overview, Table, tables_of
 from equitar.planning.repeat_factors import RepeatFactor
 from equitar.planning.supply import Supply
 from equitar.reporting.stats import CopyCounter, Stats
 from equitar.reporting.thresholds import LabelledRowCounter, ThresholdOutcome, summed, threshold_outcomes
 from equitar.sidecars.catalog import Catalog, Repeat, RowVisitor, catalog_of, supplies_of
 from equitar.sources import Source, listed_sources
+from equitar.text import counted
 
 if TYPE_CHECKING:
     from equitar.loading.batches import Batches
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
     from equitar.reporting.preview import Preview
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Report:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Report(Overview):
     """All numbers of a report.
 
     Attributes:
@@ -52,6 +54,23 @@ class Report:
     def bytes_read(self) -> float:
         """Bytes of shards that an epoch reads, by the share of its samples that it emits, copies counted."""
         return sum(source.bytes * source.copies / max(1, source.rows) for source in self.stats.sources)
+
+    def _overview(self) -> tuple[str, list[Table]]:
+        steps = "no plan" if self.plan is None else f"{counted(self.plan.steps, 'step')} in epoch {self.plan.epoch}"
+        title = (
+            f"Report: {counted(len(self.stats.sources), 'source')}, {counted(self.stats.samples, 'sample')}, "
+            f"{self.copies:,.0f} copies in a pass, {steps}"
+        )
+        outcomes = (
+            (
+                outcome.name,
+                f"{outcome.copies:,.0f}",
+                f"{outcome.largest:.2f}",
+                "-" if outcome.steps is None else f"{outcome.steps:,}",
+            )
+            for outcome in self.thresholds
+        )
+        return title, [*tables_of(self.stats), [("threshold", "copies", "largest r(c)", "steps"), *outcomes]]
 
 
 def report_of(

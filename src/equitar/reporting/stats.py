@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from equitar.arrays import Float64, Int64
+from equitar.overview import Overview, Table
 from equitar.planning.repeat_factors import ONE, ClassCounts, RepeatFactor, class_factors
 from equitar.planning.supply import Supply
 from equitar.presence import positions_of
 from equitar.sidecars.catalog import Catalog, Repeat, ShardRows, catalog_of, supplies_of
 from equitar.sources import Source, listed_sources
-from equitar.text import listed
+from equitar.text import counted, listed
 from equitar.urls import shown
 
 if TYPE_CHECKING:
     from equitar.loading.batches import Batches
 
+_CLASSES = 5  # of a short table
 _URLS = 3  # patterns of a source that are named
 
 
@@ -88,8 +90,8 @@ class ClassStats:
     without_samples: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stats:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Stats(Overview):
     """Sources and classes before and after repeating.
 
     Attributes:
@@ -111,6 +113,43 @@ class Stats:
     def copies(self) -> float:
         """Samples that an epoch emits, repeats counted."""
         return sum(source.copies for source in self.sources)
+
+    def _overview(self) -> tuple[str, list[Table]]:
+        repeat = f"repeats by {self.repeat}" if self.repeat else "no repeats"
+        title = f"Stats: {counted(self.samples, 'sample')}, {self.copies:,.0f} copies in an epoch ({repeat})"
+        sources: Table = [
+            ("source", "samples", "share", "passes", "copies", "share after"),
+            *(
+                (
+                    source.name,
+                    f"{source.samples:,}",
+                    f"{source.share_before:.1%}",
+                    f"{source.passes:.2f}",
+                    f"{source.copies:,.0f}",
+                    f"{source.share_after:.1%}",
+                )
+                for source in self.sources
+            ),
+        ]
+        return title, [sources, *([] if self.classes is None else [_class_table(self.classes)])]
+
+
+def _class_table(classes: ClassStats) -> Table:
+    """Return a table of the rarest classes."""
+    head = (f"rarest of {len(classes.names):,} classes", "samples", "r(c)", "copies")
+    factors = classes.factors
+    return [
+        head,
+        *(
+            (
+                name,
+                f"{classes.samples[row]:,}",
+                "-" if factors is None else f"{factors[row]:.2f}",
+                f"{classes.copies[row]:,.1f}",
+            )
+            for row, name in enumerate(classes.names[:_CLASSES])
+        ),
+    ]
 
 
 @dataclass(slots=True, kw_only=True)
