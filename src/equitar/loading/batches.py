@@ -352,6 +352,7 @@ def adjusted(
     seed: int | None = None,
     shuffle: int | None = None,
     repeat: Repeat = None,
+    labels_shared: bool | None = None,
     steps: int | None = None,
     weights: Weights | None = None,
 ) -> Batches:
@@ -361,6 +362,7 @@ def adjusted(
         PlanError: If steps or weights are given to `exact`, which has none.
     """
     given = {"batch_size": batch_size, "seed": seed, "shuffle": shuffle, "repeat": repeat, "world_size": world_size}
+    given |= {"labels_shared": labels_shared}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if world_size is not None:
         changes["rank"] = 0

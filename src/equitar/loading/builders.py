@@ -33,6 +33,7 @@ def debiased(
     max_passes: float | None = None,
     restart_each_epoch: bool = False,
     repeat: Repeat = None,
+    labels_shared: bool = False,
     stages: Sequence[Stage] = (),
     collate_fn: Callable[[list[Any]], Any] = columns,
     fields: Collection[str] | None = None,
@@ -63,6 +64,7 @@ def debiased(
         restart_each_epoch: Whether every epoch starts a pass of each source, whatever a shorter epoch left of the last one.
         repeat: Repeats samples: the threshold of LVIS's repeat factor, a `RepeatFactor`, or a function of a shard's sidecar
             that gives a factor >= 0 for each row.
+        labels_shared: Whether ids without class names mean the same classes in all sources; by default each source has its own.
         stages: Per-sample stages, after those of the source: callables over an iterator of samples, such as `wds.decode`.
         collate_fn: Makes a batch of a list of samples (default: a dict of lists; ``list`` keeps samples apart).
         fields: Fields to read; None reads all.
@@ -109,6 +111,7 @@ def debiased(
             seed=seed,
             shuffle=shuffle,
             repeat=repeat,
+            labels_shared=labels_shared,
             stages=checked_stages(stages),
             collate_fn=collate_fn,
             fields=fields,
@@ -135,6 +138,7 @@ def mixed(
     max_passes: float | None = None,
     restart_each_epoch: bool = False,
     repeat: Repeat = None,
+    labels_shared: bool = False,
     stages: Sequence[Stage] = (),
     collate_fn: Callable[[list[Any]], Any] = columns,
     fields: Collection[str] | None = None,
@@ -158,6 +162,7 @@ def mixed(
         seed: See `debiased`.
         shuffle: Samples that each rank shuffles together, of all sources.
         repeat: See `debiased`.
+        labels_shared: See `debiased`.
         stages: See `debiased`.
         collate_fn: See `debiased`.
         fields: See `debiased`.
@@ -183,6 +188,7 @@ def mixed(
             seed=seed,
             shuffle=shuffle,
             repeat=repeat,
+            labels_shared=labels_shared,
             stages=checked_stages(stages),
             collate_fn=None if batch_size is None else collate_fn,
             fields=fields,
@@ -204,6 +210,7 @@ def exact(
     batch_size: int,
     pad: bool = False,
     repeat: Repeat = None,
+    labels_shared: bool = False,
     stages: Sequence[Stage] = (),
     collate_fn: Callable[[list[Any]], Any] = columns,
     fields: Collection[str] | None = None,
@@ -223,6 +230,7 @@ def exact(
         batch_size: Samples per rank and step, >= 1.
         pad: Whether the batches of the last step are filled up to `batch_size`.
         repeat: See `debiased`.
+        labels_shared: See `debiased`.
         stages: See `debiased`; a sample that they drop is missing from its batch.
         collate_fn: See `debiased`.
         fields: See `debiased`.
@@ -240,6 +248,7 @@ def exact(
             seed=0,
             shuffle=0,
             repeat=repeat,
+            labels_shared=labels_shared,
             stages=checked_stages(stages),
             collate_fn=collate_fn,
             fields=fields,

@@ -23,7 +23,7 @@ from equitar.ranks import Topology, detect_ranks
 from equitar.reading.damage import Handler, TolerantReader
 from equitar.reading.prefetch import PrefetchBudget
 from equitar.reading.reader import OpenShards, Reader, open_shards
-from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, supplies_of
+from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, planned_supplies
 from equitar.sidecars.summary import ListedSummary, usable_summaries
 from equitar.sources import Source, Stage
 
@@ -59,7 +59,8 @@ class Request:
     read_ahead: int
     one_source: bool
     summaries: Mapping[str, ListedSummary] = field(default_factory=dict)  # by source, to use in place of the newest
-    make_supplies: Callable[[Catalog, Repeat], Sequence[Supply]] = supplies_of  # others may watch the rows
+    labels_shared: bool = False  # whether ids without names mean the same classes in all sources
+    make_supplies: Callable[[Catalog, Repeat], Sequence[Supply]] = planned_supplies  # others may watch the rows
 
     def __post_init__(self) -> None:
         for name in ("seed", "shuffle", "max_substitutes", "read_ahead"):
@@ -88,7 +89,7 @@ class Request:
             rank, world_size = self.rank, self.world_size
         else:
             rank, world_size = detect_ranks()
-        catalog = catalog_of(self.sources, self.summaries)
+        catalog = catalog_of(self.sources, self.summaries, labels_shared=self.labels_shared)
         return ResolvedRequest(catalog, self.make_supplies(catalog, self.repeat), rank, world_size)
 
     def going_on(self, summaries: Mapping[str, str]) -> Request:

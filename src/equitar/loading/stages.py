@@ -28,7 +28,7 @@ from equitar.loading.position import Position, SharedPosition
 from equitar.planning.line import Line
 from equitar.reading.reader import Reader, open_shards
 from equitar.rng import Purpose, fold, permutation
-from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, supplies_of
+from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, planned_supplies
 from equitar.sources import Sample, Source
 from equitar.urls import place_of, shown
 
@@ -194,7 +194,7 @@ class Repeats:
 
     def _lines(self) -> list[Line]:
         epoch = self._clock.position.epoch
-        supplies = supplies_of(self._places.catalog, self._repeat)
+        supplies = planned_supplies(self._places.catalog, self._repeat)
         return [Line(one, key=fold(fold(self._seed), one.key, epoch), at_least=one.copies) for one in supplies]
 
 

@@ -20,10 +20,13 @@ from equitar.errors import SidecarError, SourceError
 from equitar.planning.repeat_factors import (
     ONE,
     ClassCounts,
+    IdOverlap,
     RepeatFactor,
     class_factors,
     count_classes,
+    id_overlap,
     sample_factors,
+    shared_vocabulary,
 )
 from equitar.planning.supply import Supply
 from equitar.presence import Presence
@@ -53,12 +56,14 @@ class Catalog:
         sidecars: The sidecars of each.
         summaries: The summary of each.
         selections: Which rows of each count, and how much; None is all of them once.
+        labels_shared: Whether ids without class names mean the same classes in all sources.
     """
 
     sources: tuple[Source, ...]
     sidecars: tuple[Sidecars, ...]
     summaries: tuple[Summary, ...]
     selections: tuple[Selection | None, ...]
+    labels_shared: bool = False
     _censuses: dict[int, _Census] = field(default_factory=dict, repr=False)  # by source
 
     @property
@@ -85,10 +90,35 @@ class Catalog:
         needs_rows = self.selections[source] is not None or drops or (factor is not None and factor.heuristic == "irfs")
         census = self._censuses.get(source)
         if census is None or (needs_rows and census.unlabelled is None):
-            census = self._censuses[source] = self._counted(source) if needs_rows else self._summarized(source)
+            census = self._counted(source) if needs_rows else self._summarized(source)
+            if self.labels_shared and census.counts.names is None:
+                census = census._replace(counts=census.counts.over(*self._shared_vocabulary()))
+            self._censuses[source] = census
         if not drops:
             return census.counts
         return replace(census.counts, total=census.counts.total - (census.unlabelled or 0))
+
+    def id_overlap(self) -> IdOverlap | None:
+        """Return which ids without class names occur in several sources and are different classes; None if none do."""
+        if self.labels_shared:
+            return None
+        labels = zip(self.sources, self.summaries, strict=True)
+        return id_overlap(
+            {
+                source.name: np.unique(summary.label_counts.ids)
+                for source, summary in labels
+                if summary.label_counts is not None and summary.class_names is None
+            }
+        )
+
+    def _shared_vocabulary(self) -> tuple[Int64, tuple[str, ...]]:
+        return shared_vocabulary(
+            {
+                source.name: (np.unique(summary.label_counts.ids), self._class_names(index))
+                for index, (source, summary) in enumerate(zip(self.sources, self.summaries, strict=True))
+                if summary.label_counts is not None
+            }
+        )
 
     def _summarized(self, source: int) -> _Census:
         """Return the counts in the summary of a source."""
@@ -136,12 +166,15 @@ def labels_of(sidecar: Sidecar) -> Presence:
     return sidecar.presence
 
 
-def catalog_of(sources: Sequence[Source], summaries: Mapping[str, ListedSummary] | None = None) -> Catalog:
+def catalog_of(
+    sources: Sequence[Source], summaries: Mapping[str, ListedSummary] | None = None, *, labels_shared: bool = False
+) -> Catalog:
     """Return the catalog of sources.
 
     Args:
         sources: The sources.
         summaries: The summary to use, by the name of a source, see `usable_summaries`; for others the newest.
+        labels_shared: Whether ids without class names mean the same classes in all sources.
 
     Raises:
         SourceError: If two sources have one name, or share a shard.
@@ -177,6 +210,7 @@ def catalog_of(sources: Sequence[Source], summaries: Mapping[str, ListedSummary]
         ),
         summaries=loaded,
         selections=tuple(selection_of(source) for source in ordered),
+        labels_shared=labels_shared,
     )
 
 
@@ -258,6 +292,14 @@ def supplies_of(catalog: Catalog, repeat: Repeat, visitors: Sequence[RowVisitor]
         _supply(catalog, source, factors, factor, visitors)
         for source, factors in enumerate(_factors_of(catalog, factor))
     ]
+
+
+def planned_supplies(catalog: Catalog, repeat: Repeat) -> list[Supply]:
+    """Return what a plan needs to know of each source; warn if ids are different classes that may be meant to be one."""
+    factor, overlap = RepeatFactor.of(repeat), catalog.id_overlap()
+    if isinstance(factor, RepeatFactor) and factor.scope == "all" and overlap is not None:
+        logger.warning("%s; %s", overlap, "pass `labels_shared=True` if an id is the same class in all")
+    return supplies_of(catalog, factor)
 
 
 def row_factors(catalog: Catalog, repeat: Repeat) -> list[Callable[[int, Sidecar], Int64]]:
