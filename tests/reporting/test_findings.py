@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from equitar.planning.repeat_factors import IdOverlap
 from equitar.reporting.findings import findings_of
 from equitar.reporting.preview import Consumer, Preview, SourcePreview
 from equitar.reporting.report import Report
@@ -34,6 +35,7 @@ def report(
     copies: Sequence[float] | None = None,
     without_samples: int = 0,
     repeat: str | None = "threshold 0.1",
+    overlap: IdOverlap | None = None,
 ) -> Report:
     """Return an ordinary report of the sources sbu and cc3m, apart from what is given of cc3m, the plan and the classes."""
     counts = np.array(samples)
@@ -52,7 +54,10 @@ def report(
     )  # fmt: skip
     return Report(
         stats=Stats(
-            sources=(replace(STATS, name="sbu"), replace(STATS, **(source or {}))), classes=classes, repeat=repeat
+            sources=(replace(STATS, name="sbu"), replace(STATS, **(source or {}))),
+            classes=classes,
+            repeat=repeat,
+            id_overlap=overlap,
         ),
         plan=replace(preview, **(plan or {})),
         label_numbers=np.array([0, 20_000]),
@@ -82,6 +87,7 @@ ODD = {
     "no-plan": (replace(report(), plan=None), "note", "no batch size was given"),
     "no-labels": (report(source={"labels": None}), "look", "1 of 2 sources were indexed without labels: cc3m"),
     "samples-without-labels": (report(source={"unlabelled": 500}), "look", "500 samples of cc3m have no label (5.0%)"),
+    "ids-overlap": (report(overlap=IdOverlap(("cc3m", "sbu"), 1, 7)), "look", "id 7 is a different class in each of the sources"),
     "few-samples": (report(samples=(2, 300, 500)), "look", "1 of 3 classes have fewer than 10 samples: rare"),
     "empty-classes": (report(without_samples=7), "look", "7 classes of the vocabulary"),
     "long-tail": (

@@ -106,6 +106,7 @@ def export_command(
         parse_sources(words, root=root, sidecars=sidecars),
         output,
         repeat=options.factor(),
+        labels_shared=options.shared_ids,
         binary_keys=binary_keys,
         progress=not quiet,
     )
@@ -146,7 +147,7 @@ def stats_command(
         from equitar.loading.batches import adjusted
 
         sources = adjusted(sources, world_size=options.world_size, repeat=options.factor())
-    statistics = stats(sources, repeat=options.factor())
+    statistics = stats(sources, repeat=options.factor(), labels_shared=options.shared_ids)
     if plot:
         plots.plot_stats(statistics, plot)
     click.echo(json.dumps(stats_json(statistics), indent=2) if as_json else stats_text(statistics, plot))
@@ -191,7 +192,7 @@ def plan_command(
             click.echo(json.dumps(emission._asdict()))
 
 
-_OF_SOURCES = ("--repeat", "--cap")  # options that need no batches
+_OF_SOURCES = ("--repeat", "--cap", "--shared-ids")  # options that need no batches
 _WORDS = 8  # SOURCE words that the command on a page shows
 
 
@@ -225,6 +226,7 @@ def report_command(
         sources if only_sources else batches_of(options, words, sources),
         output,
         repeat=options.factor() if only_sources else None,
+        labels_shared=options.shared_ids,
         epoch=options.epoch,
         num_workers=options.num_workers,
         command=_command(options, words, root, sidecars, output),

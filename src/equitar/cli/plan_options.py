@@ -40,6 +40,7 @@ class PlanOptions:
     mixed: bool = False
     shuffle: int | None = None
     keep: tuple[str, ...] = ()
+    shared_ids: bool = False
 
     def factor(self) -> RepeatFactor | None:
         """Return how samples are repeated."""
@@ -104,6 +105,13 @@ _KEEP = click.option(
     callback=_remember,
     help="Samples of a source to use: FILE of keys, !FILE for all others, a share such as 0.5, or split:0/5; repeatable.",
 )
+_SHARED_IDS = click.option(
+    "--shared-ids",
+    is_flag=True,
+    expose_value=False,
+    callback=_remember,
+    help="Ids without class names mean the same classes in all sources.",
+)
 _POSITIVE, _FROM_ZERO = click.IntRange(min=1), click.IntRange(min=0)
 _WORLD = _option("--world-size", "R", _POSITIVE, "Ranks (default: 1, or those of the training).")
 _REPEAT = _option("--repeat", "T", str, "Threshold of the repeat factors (LVIS: 1e-3), or median.")
@@ -120,6 +128,7 @@ def _all(num_workers: int) -> tuple[Callable[[Any], Any], ...]:
         _option("--epoch", "E", _FROM_ZERO, "Which epoch.", default=0),
         _REPEAT,
         _CAP,
+        _SHARED_IDS,
         _option("--steps", "N", _POSITIVE, "Steps of an epoch (default: one pass through all sources)."),
         _option("--weights", "a=0.7,b=0.3", str, "Share of the steps of each source."),
         _option("--temperature", "T", float, "Shares by size ** (1 / T)."),
@@ -147,12 +156,12 @@ def bench_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def stats_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of a plan that change what a training emits of each class."""
-    return _with((_REPEAT, _CAP, _WORLD, _KEEP), command)
+    return _with((_REPEAT, _CAP, _SHARED_IDS, _WORLD, _KEEP), command)
 
 
 def repeat_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of a plan that repeat samples."""
-    return _with((_REPEAT, _CAP), command)
+    return _with((_REPEAT, _CAP, _SHARED_IDS), command)
 
 
 def _with(options: Sequence[Callable[[Any], Any]], command: Callable[..., None]) -> Callable[..., None]:
@@ -201,6 +210,7 @@ def batches_of(options: PlanOptions, words: Sequence[str], sources: list[Source]
         seed=options.seed,
         shuffle=options.shuffle,
         repeat=options.factor(),
+        labels_shared=options.shared_ids or None,
         steps=options.steps,
         weights=options.shares(),
     )

@@ -59,6 +59,7 @@ def _class_findings(report: Report) -> Iterator[Finding]:
     classes = report.stats.classes
     if classes is None or not classes.names:
         return
+    yield from _ids_overlap(report)
     yield from _few_samples(classes)
     yield from _empty_classes(classes)
     if report.stats.repeat is None:
@@ -91,6 +92,17 @@ def _labels(report: Report) -> Iterator[Finding]:
                 "Is that intended? Each of them is drawn once in a pass. Fix the labels and index again, or leave them out: "
                 'RepeatFactor(empty="drop").',
             )
+
+
+def _ids_overlap(report: Report) -> Iterator[Finding]:
+    if report.stats.id_overlap is not None:
+        yield Finding(
+            "ids-overlap",
+            "look",
+            str(report.stats.id_overlap),
+            "If an id is the same class in all sources, pass labels_shared=True (--shared-ids), or index them with --classes. "
+            "Otherwise repeat factors are computed for each source alone.",
+        )
 
 
 def _few_samples(classes: ClassStats) -> Iterator[Finding]:

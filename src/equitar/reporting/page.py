@@ -40,6 +40,7 @@ def report(
     path: str,
     *,
     repeat: Repeat = None,
+    labels_shared: bool = False,
     epoch: int = 0,
     num_workers: int = 0,
     command: str | None = None,
@@ -51,6 +52,7 @@ def report(
             these `rank` and `world_size` to plan for other ranks than there are.
         path: Where to write the page.
         repeat: As for `debiased`; None repeats nothing, or as batches do.
+        labels_shared: As for `debiased`; batches may have it already.
         epoch: Which epoch of batches.
         num_workers: DataLoader workers of each rank.
         command: The command line to show as what made it.
@@ -64,7 +66,7 @@ def report(
         RuntimeError: If jinja2 or matplotlib is not installed.
     """
     require_report()
-    numbers = report_of(sources, repeat=repeat, epoch=epoch, num_workers=num_workers)
+    numbers = report_of(sources, repeat=repeat, labels_shared=labels_shared, epoch=epoch, num_workers=num_workers)
     page = page_of(numbers, command=command, created=datetime.now(timezone.utc))
     Path(path).write_text(page, encoding="utf-8")
     return numbers

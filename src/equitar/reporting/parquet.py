@@ -47,6 +47,7 @@ def export(
     path: str,
     *,
     repeat: Repeat = None,
+    labels_shared: bool = False,
     binary_keys: bool = False,
     progress: bool = True,
 ) -> int:
@@ -56,6 +57,7 @@ def export(
         sources: Indexed sources. Samples that `keep` leaves out are included; with `repeat`, their factor is 0.
         path: The file to write, on a local disk.
         repeat: As for `debiased`.
+        labels_shared: As for `debiased`.
         binary_keys: Whether keys are binary, not text.
         progress: Whether a terminal shows a bar.
 
@@ -74,7 +76,7 @@ def export(
     local = local_path(path)
     if local is None:
         raise StorageError(f"{path} must be a file on a local disk; write it there and copy it")
-    catalog = catalog_of(listed_sources(sources))
+    catalog = catalog_of(listed_sources(sources), labels_shared=labels_shared)
     total = sum(int(summary.num_samples.sum()) for summary in catalog.summaries)
     schema = _schema(with_factor=repeat is not None, binary_keys=binary_keys)
     partial = Path(local).with_name(f"{Path(local).name}.{uuid.uuid4().hex}.partial")

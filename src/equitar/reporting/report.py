@@ -74,13 +74,19 @@ class Report(Overview):
 
 
 def report_of(
-    sources: Source | Sequence[Source] | Batches, *, repeat: Repeat = None, epoch: int = 0, num_workers: int = 0
+    sources: Source | Sequence[Source] | Batches,
+    *,
+    repeat: Repeat = None,
+    labels_shared: bool = False,
+    epoch: int = 0,
+    num_workers: int = 0,
 ) -> Report:
     """Return the numbers of a report, without opening a tar.
 
     Args:
         sources: Indexed sources; or what `debiased`, `mixed` or `exact` returned: then there are steps and readers too.
         repeat: As for `debiased`; None repeats nothing, or as batches do.
+        labels_shared: As for `debiased`; batches may have it already.
         epoch: Which epoch of batches.
         num_workers: DataLoader workers of each rank.
 
@@ -89,7 +95,7 @@ def report_of(
         PlanError: If the promises cannot be kept.
     """
     if isinstance(sources, Source | Sequence):
-        catalog = catalog_of(listed_sources(sources))
+        catalog = catalog_of(listed_sources(sources), labels_shared=labels_shared)
         look = _Look(catalog, repeat)
         outcomes = look.outcomes(look.supplies(), None)
         stats = look.copies.stats([1.0] * len(catalog.sources))
@@ -104,7 +110,7 @@ def report_of(
         memories.append(RowMemory(catalog, batches.order.fields))
         return memories[0].remembered(looks[0].supplies(memories))
 
-    batches = adjusted(sources, repeat=repeat)
+    batches = adjusted(sources, repeat=repeat, labels_shared=labels_shared or None)
     batches = with_supplies(batches, look_and_supply)
     supplies = batches.prepared().supplies
     preview = preview_of(batches, memories[0], epoch=epoch, num_workers=num_workers)
@@ -167,6 +173,7 @@ def _arguments(request: Request, preview: Preview) -> tuple[tuple[str, str], ...
         "shuffle": request.shuffle,
         "plan_workers": preview.plan_workers,
         "repeat": request.repeat,
+        "labels_shared": request.labels_shared,
         **{argument.name: getattr(recipe, argument.name) for argument in fields(recipe)},
         **{f"keep of {name}": keep for name, keep in keeps.items()},
     }

@@ -15,7 +15,7 @@ import numpy as np
 
 from equitar.arrays import Float64, Int64
 from equitar.overview import Overview, Table
-from equitar.planning.repeat_factors import ONE, ClassCounts, RepeatFactor, class_factors
+from equitar.planning.repeat_factors import ONE, ClassCounts, IdOverlap, RepeatFactor, class_factors
 from equitar.planning.supply import Supply
 from equitar.presence import positions_of
 from equitar.sidecars.catalog import Catalog, Repeat, ShardRows, catalog_of, supplies_of
@@ -98,11 +98,13 @@ class Stats(Overview):
         sources: The sources, by name.
         classes: Their classes; None if no source has labels.
         repeat: How samples are repeated, in words; None if they are not.
+        id_overlap: Ids without class names that are different classes in several sources; None if there are none.
     """
 
     sources: tuple[SourceStats, ...]
     classes: ClassStats | None
     repeat: str | None
+    id_overlap: IdOverlap | None = None
 
     @property
     def samples(self) -> int:
@@ -215,6 +217,7 @@ class CopyCounter:
             sources=self._of_sources(passes),
             classes=_joined(labelled, factors) if labelled else None,
             repeat=None if self._factor is None else _in_words(self._factor),
+            id_overlap=self._catalog.id_overlap(),
         )
 
     def _of_sources(self, passes: Sequence[float]) -> tuple[SourceStats, ...]:
@@ -248,20 +251,21 @@ def _patterns(source: Source) -> str:
     return listed([shown(url) for url in urls], _URLS)
 
 
-def stats(sources: Source | Sequence[Source] | Batches, *, repeat: Repeat = None) -> Stats:
+def stats(sources: Source | Sequence[Source] | Batches, *, repeat: Repeat = None, labels_shared: bool = False) -> Stats:
     """Return what sources hold, and what repeats make of it.
 
     Args:
         sources: Indexed sources, of which an epoch is one pass; or what `debiased`, `mixed` or `exact` returned: then
             passes and repeats are those of its plan.
         repeat: As for `debiased`; None repeats nothing, or as batches do.
+        labels_shared: As for `debiased`; batches may have it already.
 
     Raises:
         SourceError, SidecarError: If shards or sidecars are not as they must be, or repeats find no labels.
         PlanError: If batches have no plan.
     """
     if isinstance(sources, Source | Sequence):
-        catalog = catalog_of(listed_sources(sources))
+        catalog = catalog_of(listed_sources(sources), labels_shared=labels_shared)
         counter = CopyCounter(catalog, repeat)
         supplies_of(catalog, repeat, [counter])
         return counter.stats([1.0] * len(catalog.sources))
@@ -274,7 +278,7 @@ def stats(sources: Source | Sequence[Source] | Batches, *, repeat: Repeat = None
         counters.append(CopyCounter(catalog, repeat))
         return supplies_of(catalog, repeat, counters)
 
-    batches = with_supplies(adjusted(sources, repeat=repeat), count_and_supply)
+    batches = with_supplies(adjusted(sources, repeat=repeat, labels_shared=labels_shared or None), count_and_supply)
     passes = passes_of(batches)
     return counters[0].stats(passes)
 

@@ -20,6 +20,7 @@ def stats_json(stats: Stats) -> dict[str, Any]:
     classes = stats.classes
     return {
         "repeat": stats.repeat,
+        "id_overlap": None if stats.id_overlap is None else stats.id_overlap._asdict(),
         "samples": stats.samples,
         "copies": stats.copies,
         "sources": [_fields(source) for source in stats.sources],
@@ -77,6 +78,8 @@ def stats_text(stats: Stats, plot: str | None = None) -> str:
     if not stats.repeat and round(stats.copies) != stats.samples:
         after = f"{stats.copies:,.0f} by the plan"
     parts = [table(rows), f"epoch    {stats.samples:,} samples; {after}"]
+    if stats.id_overlap is not None:
+        parts.append(f"look     {stats.id_overlap}; pass --shared-ids if an id is the same class in all")
     parts += [_classes_text(stats.classes)] if stats.classes else ["classes  none: indexed without labels"]
     return "\n\n".join([*parts, *([f"plot     {plot}"] if plot else [])])
 
