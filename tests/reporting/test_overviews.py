@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from equitar.benchmarking.result import Bench, Speed
-from equitar.overview import Overview
+from equitar.display import Overview
 from equitar.reporting.preview import Preview, SourcePreview
 from equitar.reporting.report import Report
 from equitar.reporting.stats import ClassStats, SourceStats, Stats

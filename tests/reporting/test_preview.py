@@ -12,7 +12,7 @@ import webdataset as wds
 
 from equitar.errors import PlanError
 from equitar.indexing.index import index
-from equitar.loading.batches import Batches
+from equitar.loading.batches import Batches, execution_of
 from equitar.loading.builders import debiased, exact, mixed
 from equitar.loading.loader import Loader
 from equitar.reporting import preview as plan_preview
@@ -114,7 +114,8 @@ def test_consumers_read_what_is_emitted_for_them(sources: list[Source], build: B
     result = plan(batches, num_workers=2)
     every = list(emissions(batches, num_workers=2))
     sizes = {
-        sidecars_of_source.source.name: sidecars_of_source for sidecars_of_source in batches.prepared().catalog.sidecars
+        sidecars_of_source.source.name: sidecars_of_source
+        for sidecars_of_source in execution_of(batches).request.resolved.catalog.sidecars
     }
     for consumer in result.consumers:
         own = [each for each in every if (each.rank, each.worker) == (consumer.rank, consumer.worker)]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from equitar.indexing.index import index
+from equitar.loading.batches import execution_of
 from equitar.loading.builders import debiased, mixed
 from equitar.planning.repeat_factors import RepeatFactor
 from equitar.reporting.preview import RowMemory, plan
@@ -111,7 +112,7 @@ def test_rows_are_remembered_within_a_bound_and_a_report_says_the_same(
     )
     expected = plan(batches, num_workers=2)
     monkeypatch.setattr("equitar.reporting.preview._ROW_BYTES", bound)
-    catalog = batches.prepared().catalog
+    catalog = execution_of(batches).request.resolved.catalog
     memory = RowMemory(catalog, None)
     supplies = memory.remembered(supplies_of(catalog, 0.4, [memory]))
     assert memory.num_bytes <= bound

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from equitar.overview import Overview, Table
+from equitar.display import Overview, Table
 from equitar.text import counted
 
 Group: TypeAlias = Literal["read", "batches", "workers"]

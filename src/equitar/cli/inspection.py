@@ -119,6 +119,11 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.
 @click.command("stats", short_help="Show sources and classes, before and after repeats.")
 @stats_options
 @click.option("--plot", metavar="FILE.png", type=Output(), help="Draw classes and sources before and after.")
+@click.option(
+    "--captions",
+    metavar="FIELD",
+    help="Read a sample of captions (such as txt), and probe how well they give away the source.",
+)
 @_json_option
 @source_options
 def stats_command(
@@ -137,11 +142,14 @@ def stats_command(
       equitar stats lvis=/data/lvis-{000..099}.tar --repeat 1e-3 --plot stats.png
       equitar stats cc3m=@shards.txt --keep 'cc3m=!bad_keys.txt'
       equitar stats my_training:batches --world-size 8 --json
+      equitar stats cc3m=@cc3m.txt sbu=@sbu.txt --captions txt
     """
-    from equitar.reporting import plots
+    from equitar.reporting import plots, probing
 
     if plot:
         plots.require_matplotlib()  # before minutes are spent on counting
+    if captions:
+        probing.require_sklearn()  # as above
     sources = sources_or_training(words, root, sidecars, options.keep)
     if not isinstance(sources, Sequence):
         from equitar.loading.batches import adjusted
@@ -150,7 +158,13 @@ def stats_command(
     statistics = stats(sources, repeat=options.factor(), labels_shared=options.shared_ids)
     if plot:
         plots.plot_stats(statistics, plot)
-    click.echo(json.dumps(stats_json(statistics), indent=2) if as_json else stats_text(statistics, plot))
+    probe = probing.caption_probe(sources, field=captions) if captions else None
+    if as_json:
+        click.echo(json.dumps(stats_json(statistics) | ({"captions": probe.as_json()} if probe else {}), indent=2))
+        return
+    click.echo(stats_text(statistics, plot))
+    if probe:
+        click.echo(f"\ncaptions\n{probe}")
 
 
 @click.command("plan", short_help="Show what each rank and worker will read.")

@@ -40,6 +40,7 @@ class SourceReport:
         samples: Samples in all its shards.
         bytes: Length of all its shards.
         notes: Oddities that are not errors, counted.
+        special_members: Links, devices and the like in the shards indexed now, which are ignored.
         summary: Digest of its new summary; None if none was written.
         added: Paths of shards that the previous summary did not have, sorted; all of them if there was none.
         changed: Paths of shards whose members or labels were different in the previous summary.
@@ -55,6 +56,7 @@ class SourceReport:
     samples: int
     bytes: int
     notes: tuple[str, ...]
+    special_members: int
     summary: str | None
     added: tuple[str, ...]
     changed: tuple[str, ...]
@@ -83,6 +85,7 @@ class SourceJob:
     matched: list[Int64] = field(default_factory=list)
     rules: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    special_members: int = 0
     before: Summary | None = None
     summary: Summary | None = None
 
@@ -97,6 +100,7 @@ class SourceJob:
         self.label_specs[result.label_spec] += 1
         if result.written:
             self.written.add(shard.path)
+        self.special_members += result.special_members
         for note in result.notes:
             kind = re.sub(r"[0-9]+|'.*'", "", note)
             where, first, times = self.oddities.get(kind, (shard.path, note, 0))
@@ -152,6 +156,7 @@ class SourceJob:
             samples=sum(int(row.num_samples[0]) for row in self.rows.values()),
             bytes=sum(int(row.shard_sizes[0]) for row in self.rows.values()),
             notes=tuple(self.notes),
+            special_members=self.special_members,
             summary=None if self.summary is None else self.summary.digest,
             added=tuple(sorted(now.keys() - before.keys())),
             changed=tuple(sorted(path for path in now.keys() & before.keys() if now[path] != before[path])),

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -207,6 +208,7 @@ def shared_vocabulary(
     return ids, tuple(result)
 
 
+@lru_cache(maxsize=1 << 12)
 def power_of(value: float, power: float) -> float:
     """Return ``value ** power``, the same on every machine (`pow` of the C library is not).
 

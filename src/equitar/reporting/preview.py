@@ -6,7 +6,6 @@ is another one, a reader that answers from sidecars.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -16,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equitar.arrays import Int64
-from equitar.loading.batches import Batches
+from equitar.display import Overview, Table
+from equitar.loading.batches import Batches, execution_of, own_copy
 from equitar.loading.feed import Feed
 from equitar.loading.record import Record
 from equitar.loading.request import Request, ResolvedRequest
-from equitar.overview import Overview, Table
 from equitar.planning.plan import Plan
 from equitar.planning.recipes import Debiased
 from equitar.planning.supply import Once, Supply
 from equitar.ranks import Topology
-from equitar.reading.reader import open_shards
+from equitar.reading.reader import SampleReader, open_shards
 from equitar.sidecars.catalog import Catalog, Repeat, ShardRows
 from equitar.sidecars.sidecar import Sidecar
 from equitar.sidecars.store import Sidecars
@@ -174,21 +173,22 @@ def plan(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Preview:
         PlanError: If the promises cannot be kept.
         SourceError, SidecarError: If shards or sidecars are not as they must be.
     """
-    memory = RowMemory(batches.prepared().catalog, batches.order.fields)
+    request = execution_of(batches).request
+    memory = RowMemory(request.resolved.catalog, request.fields)
     return preview_of(batches, memory, epoch=epoch, num_workers=num_workers)
 
 
 def preview_of(batches: Batches, memory: RowMemory, *, epoch: int, num_workers: int) -> Preview:
     """Return the plan of an epoch of batches whose rows are remembered, as far as they were looked at."""
-    prepared, planned = batches.prepared(), batches.plan(epoch, num_workers=num_workers)
+    request, planned = execution_of(batches).request, batches.plan(epoch, num_workers=num_workers)
     emitted = max(1, sum(account.quota for account in planned.account))
     is_mixed = planned.sources(0) is None
-    consumers, counted_steps = _consumers(memory, prepared, planned, num_workers)
+    consumers, counted_steps = _consumers(memory, request.resolved, planned, num_workers)
     return Preview(
         epoch=epoch,
         steps=planned.num_steps,
         batch_size=planned.spec.batch_size,
-        world_size=prepared.world_size,
+        world_size=request.resolved.world_size,
         num_workers=num_workers,
         plan_workers=planned.spec.lanes,
         seed=planned.spec.seed,
@@ -205,24 +205,25 @@ def preview_of(batches: Batches, memory: RowMemory, *, epoch: int, num_workers: 
             )
             for account in planned.account
         ),
-        schedule=_schedule(batches.order, planned, prepared.world_size),
+        schedule=_schedule(request, planned, request.resolved.world_size),
         consumers=consumers,
-        num_consumers=prepared.world_size * max(1, num_workers),
+        num_consumers=request.resolved.world_size * max(1, num_workers),
         counted_steps=counted_steps,
     )
 
 
 def with_supplies(batches: Batches, make_supplies: Callable[[Catalog, Repeat], Sequence[Supply]]) -> Batches:
     """Return the same batches, whose supplies are still to be made, in another way."""
-    result = copy.copy(batches)
-    result.order = replace(batches.order, make_supplies=make_supplies)
+    result = own_copy(batches)
+    execution = execution_of(result)
+    execution.request = replace(execution.request, make_supplies=make_supplies)
     return result
 
 
 def passes_of(batches: Batches, epoch: int = 0) -> list[float]:
     """Return how often an epoch goes through each source, in the order of the catalog; 0 for one that is left out."""
     passes = {account.name: account.passes for account in batches.plan(epoch, num_workers=0).account}
-    return [passes.get(source.name, 0.0) for source in batches.prepared().catalog.sources]
+    return [passes.get(source.name, 0.0) for source in execution_of(batches).request.resolved.catalog.sources]
 
 
 def emissions(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Iterator[Emission]:
@@ -233,9 +234,10 @@ def emissions(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Iter
         epoch: Which epoch.
         num_workers: DataLoader workers of each rank.
     """
-    listed, prepared = replace(batches.order, collate_fn=list), batches.prepared()
+    request = execution_of(batches).request
+    listed, resolved = replace(request, collate_fn=list), request.resolved
     plan = batches.plan(epoch, num_workers=num_workers)
-    readers = {sidecars.source.name: SidecarReader(sidecars) for sidecars in prepared.catalog.sidecars}
+    readers = {sidecars.source.name: SidecarReader(sidecars) for sidecars in resolved.catalog.sidecars}
 
     def emitted(topology: Topology) -> Iterator[tuple[Record, list[Sample]]]:
         feeds = [Feed(name, readers[name], (), paths=(), max_substitutes=0) for name in plan.names]
@@ -243,8 +245,8 @@ def emissions(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Iter
         return emitter.run(topology.worker)
 
     streams = [
-        [emitted(_topology(prepared, rank, worker, num_workers)) for worker in range(max(1, num_workers))]
-        for rank in range(prepared.world_size)
+        [emitted(_topology(resolved, rank, worker, num_workers)) for worker in range(max(1, num_workers))]
+        for rank in range(resolved.world_size)
     ]
     for step in range(plan.num_steps):
         worker = step % max(1, num_workers)
@@ -256,7 +258,7 @@ def emissions(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Iter
                 yield Emission(step, rank, worker, *place, sample["__copy__"], sample.get("__pad__", False))
 
 
-class SidecarReader:
+class SidecarReader(SampleReader):
     """Reads samples without their fields, from sidecars alone."""
 
     def __init__(self, sidecars: Sidecars) -> None:
@@ -274,8 +276,8 @@ class SidecarReader:
         }
 
 
-def _topology(prepared: ResolvedRequest, rank: int, worker: int, num_workers: int) -> Topology:
-    return Topology(rank=rank, world_size=prepared.world_size, worker=worker, num_workers=num_workers)
+def _topology(resolved: ResolvedRequest, rank: int, worker: int, num_workers: int) -> Topology:
+    return Topology(rank=rank, world_size=resolved.world_size, worker=worker, num_workers=num_workers)
 
 
 def _schedule(request: Request, plan: Plan, world_size: int) -> tuple[Int64, ...] | None:
@@ -285,22 +287,22 @@ def _schedule(request: Request, plan: Plan, world_size: int) -> tuple[Int64, ...
 
 
 def _consumers(
-    memory: RowMemory, prepared: ResolvedRequest, plan: Plan, num_workers: int
+    memory: RowMemory, resolved: ResolvedRequest, plan: Plan, num_workers: int
 ) -> tuple[tuple[Consumer, ...], int]:
     """Return what the first consumers read, and the number of steps that this is counted over."""
     workers = max(1, num_workers)
     each = -(-plan.num_steps // workers)  # steps of a consumer
     within = min(_MOST_BATCHES // max(1, each), _MOST_PLACES // max(1, each * plan.spec.batch_size), _MOST_CONSUMERS)
-    chosen = range(min(max(1, within), prepared.world_size * workers))
+    chosen = range(min(max(1, within), resolved.world_size * workers))
     most_steps = min(_MOST_BATCHES, max(1, _MOST_PLACES // plan.spec.batch_size)) * workers
     counted_steps = plan.num_steps if within else min(plan.num_steps, most_steps)
-    topologies = [_topology(prepared, consumer // workers, consumer % workers, num_workers) for consumer in chosen]
+    topologies = [_topology(resolved, consumer // workers, consumer % workers, num_workers) for consumer in chosen]
     read: list[list[Int64]] = [[] for _ in chosen]  # (3, n) each: source, shard and row
     for step in range(counted_steps):  # steps outside, ranks inside: a window that workers share is dealt once
         for consumer in range(step % workers, len(chosen), workers):
-            first, last = plan.share(step, topologies[consumer].rank, prepared.world_size)
+            first, last = plan.share(step, topologies[consumer].rank, resolved.world_size)
             read[consumer].append(np.stack(plan.samples(step, first, last)[:3]))
-    index_of = {source.name: index for index, source in enumerate(prepared.catalog.sources)}
+    index_of = {source.name: index for index, source in enumerate(resolved.catalog.sources)}
     in_catalog = np.array([index_of[name] for name in plan.names], np.int64)
     consumers = (_consumer(memory, in_catalog, *pair) for pair in zip(topologies, read, strict=True))
     return tuple(consumers), counted_steps

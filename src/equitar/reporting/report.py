@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from equitar.arrays import Int64
-from equitar.overview import Overview, Table, tables_of
+from equitar.display import Overview, Table, tables_of
 from equitar.planning.repeat_factors import RepeatFactor
 from equitar.planning.supply import Supply
 from equitar.reporting.stats import CopyCounter, Stats
@@ -100,24 +100,25 @@ def report_of(
         outcomes = look.outcomes(look.supplies(), None)
         stats = look.copies.stats([1.0] * len(catalog.sources))
         return look.report(stats, None, outcomes, (("repeat", _value_text(repeat)),))
-    from equitar.loading.batches import adjusted  # noqa: PLC0415  (torch, which sources alone do not need)
+    from equitar.loading.batches import adjusted, execution_of  # noqa: PLC0415  (torch, which sources alone do not need)
     from equitar.reporting.preview import RowMemory, passes_of, preview_of, with_supplies  # noqa: PLC0415  (as above)
 
     looks, memories = [], []
 
     def look_and_supply(catalog: Catalog, repeat: Repeat) -> list[Supply]:
         looks.append(_Look(catalog, repeat))
-        memories.append(RowMemory(catalog, batches.order.fields))
+        memories.append(RowMemory(catalog, execution_of(batches).request.fields))
         return memories[0].remembered(looks[0].supplies(memories))
 
     batches = adjusted(sources, repeat=repeat, labels_shared=labels_shared or None)
     batches = with_supplies(batches, look_and_supply)
-    supplies = batches.prepared().supplies
+    request = execution_of(batches).request
+    supplies = request.resolved.supplies
     preview = preview_of(batches, memories[0], epoch=epoch, num_workers=num_workers)
-    order, spec = batches.order, batches.plan(epoch, num_workers=num_workers).spec
-    outcomes = looks[0].outcomes(supplies, lambda repeated: order.recipe.plan(repeated, spec))
+    spec = batches.plan(epoch, num_workers=num_workers).spec
+    outcomes = looks[0].outcomes(supplies, lambda repeated: request.recipe.plan(repeated, spec))
     stats = looks[0].copies.stats(passes_of(batches, epoch))
-    return looks[0].report(stats, preview, outcomes, _arguments(order, preview))
+    return looks[0].report(stats, preview, outcomes, _arguments(request, preview))
 
 
 class _Look:

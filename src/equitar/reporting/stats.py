@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from equitar.arrays import Float64, Int64
-from equitar.overview import Overview, Table
+from equitar.display import Overview, Table
 from equitar.planning.repeat_factors import ONE, ClassCounts, IdOverlap, RepeatFactor, class_factors
 from equitar.planning.supply import Supply
 from equitar.presence import positions_of
