@@ -94,7 +94,8 @@ class Loader(Displayed, DataLoader[Any]):
             pin_memory_device: As in torch.
             in_order: Must be true.
             slots: Slots of shared memory through which each worker sends batches; None is as many as may be under way, 0 sends
-                all through torch's pipe. With `pin_memory`, tensors are copied from their slot straight into pinned memory.
+                all through torch's pipe. A slot grows to the largest batch that it has held, and keeps that memory. With
+                `pin_memory`, tensors are copied from their slot straight into pinned memory.
             views: Whether bytes, arrays and tensors of a batch are views of its slot, which is overwritten when the next batch
                 but one is requested; otherwise they are copies. Pinned tensors are always copies.
         """
