@@ -23,9 +23,9 @@ SOURCE = SourceStats(
 CLASSES = ClassStats(
     names=(HOSTILE, *(f"class-{number}" for number in range(9_999))),
     samples=np.arange(1, 10_001),
-    frequency=np.arange(1, 10_001) / 1e5,
+    frequency=np.arange(1, 10_001).astype(np.float64) / 1e5,
     factors=np.full(10_000, 2.0),
-    copies=np.arange(1, 10_001) * 2.0,
+    copies=np.arange(1, 10_001).astype(np.float64) * 2,
     without_samples=0,
 )
 STATS = Stats(sources=tuple(replace(SOURCE, name=name) for name in NAMES), classes=CLASSES, repeat="threshold 0.1")

@@ -132,6 +132,7 @@ def stats_command(
     root: str | None,
     sidecars: str | None,
     plot: str | None,
+    captions: str | None,
     as_json: bool,
 ) -> None:
     """Show sources and classes, before and after repeats.
