@@ -87,7 +87,7 @@ def order_of(supplies: list[Supply]) -> Request:
         fields=None, copy=True, plan_workers=LANES, ranks=RankChoice.of(RANKS - 1, RANKS), max_substitutes=0, handler=None,
         read_ahead=0, one_source=True,
     )  # fmt: skip
-    catalog = Catalog(sources=(), sidecars=(), summaries=())  # no shard is opened
+    catalog = Catalog(sources=(), sidecars=(), summaries=(), selections=())  # no shard is opened
     order.__dict__["resolved"] = ResolvedRequest(catalog, supplies, RANKS - 1, RANKS)
     return order
 

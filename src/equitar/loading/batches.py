@@ -322,6 +322,7 @@ def adjusted(
     seed: int | None = None,
     shuffle: int | None = None,
     repeat: Repeat = None,
+    labels_shared: bool | None = None,
     steps: int | None = None,
     weights: Weights | None = None,
 ) -> Batches:
@@ -332,6 +333,7 @@ def adjusted(
     """
     request = execution_of(batches).request
     given = {"batch_size": batch_size, "seed": seed, "shuffle": shuffle, "repeat": repeat}
+    given |= {"labels_shared": labels_shared}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if world_size is not None:
         changes["ranks"] = RankChoice.of(0, world_size)

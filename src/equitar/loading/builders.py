@@ -34,6 +34,7 @@ def debiased(
     max_passes: float | None = None,
     restart_each_epoch: bool = False,
     repeat: Repeat = None,
+    labels_shared: bool = False,
     stages: Sequence[Stage] = (),
     collate_fn: Callable[[list[Any]], Any] = columns,
     fields: Collection[str] | None = None,
@@ -66,6 +67,7 @@ def debiased(
         restart_each_epoch: Whether every epoch starts a new pass of each source, even if a shorter epoch left some of the last one.
         repeat: Repeats samples: the threshold of LVIS's repeat factor, a `RepeatFactor`, or a function of a shard's sidecar
             that gives a factor >= 0 for each row.
+        labels_shared: Whether ids without class names mean the same classes in all sources; by default each source has its own.
         stages: Per-sample stages, after those of the source: callables over an iterator of samples, such as `wds.decode`.
         collate_fn: Makes a batch of a list of samples (default: a dict of lists; ``list`` keeps samples apart). If it returns a
             dict, ``__source__`` (here the name of the source of the batch) and ``__step__`` are set in it.
@@ -116,6 +118,7 @@ def debiased(
             seed=seed,
             shuffle=shuffle,
             repeat=repeat,
+            labels_shared=labels_shared,
             stages=checked_stages(stages),
             collate_fn=_checked(collate_fn),
             fields=fields,
@@ -142,6 +145,7 @@ def mixed(  # noqa: D417  (`debiased` documents the other arguments)
     restart_each_epoch: bool = False,
     composition: Composition = "stratified",
     repeat: Repeat = None,
+    labels_shared: bool = False,
     stages: Sequence[Stage] = (),
     collate_fn: Callable[[list[Any]], Any] = columns,
     fields: Collection[str] | None = None,
@@ -188,6 +192,7 @@ def mixed(  # noqa: D417  (`debiased` documents the other arguments)
             seed=seed,
             shuffle=shuffle,
             repeat=repeat,
+            labels_shared=labels_shared,
             stages=checked_stages(stages),
             collate_fn=None if batch_size is None else _checked(collate_fn),
             fields=fields,
@@ -208,6 +213,7 @@ def exact(  # noqa: D417  (`debiased` documents the other arguments)
     batch_size: int,
     pad: bool = False,
     repeat: Repeat = None,
+    labels_shared: bool = False,
     stages: Sequence[Stage] = (),
     collate_fn: Callable[[list[Any]], Any] = columns,
     fields: Collection[str] | None = None,
@@ -240,6 +246,7 @@ def exact(  # noqa: D417  (`debiased` documents the other arguments)
             seed=0,
             shuffle=0,
             repeat=repeat,
+            labels_shared=labels_shared,
             stages=checked_stages(stages),
             collate_fn=_checked(collate_fn),
             fields=fields,

@@ -24,7 +24,7 @@ from equitar.ranks import RankChoice, Topology
 from equitar.reading.damage import Handler, TolerantReader, checked_handler
 from equitar.reading.prefetch import PrefetchBudget
 from equitar.reading.reader import OpenShards, Reader, open_shards
-from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, supplies_of
+from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, planned_supplies
 from equitar.sidecars.summary import ListedSummary, usable_summaries
 from equitar.sources import Source, Stage
 
@@ -59,6 +59,8 @@ class Request:
     read_ahead: int
     one_source: bool  # in each batch
     summaries: Mapping[str, ListedSummary] = field(default_factory=dict)  # by source, to use in place of the newest
+    labels_shared: bool = False  # whether ids without names mean the same classes in all sources
+    make_supplies: Callable[[Catalog, Repeat], Sequence[Supply]] = planned_supplies  # others may watch the rows
 
     def __post_init__(self) -> None:
         for name in ("seed", "shuffle", "max_substitutes", "read_ahead"):
@@ -81,8 +83,8 @@ class Request:
             SourceError, SidecarError: If a shard or a sidecar is missing or stale.
         """
         rank, world_size = self.ranks.resolve()
-        catalog = catalog_of(self.sources, self.summaries)
-        return ResolvedRequest(catalog, supplies_of(catalog, self.repeat), rank, world_size)
+        catalog = catalog_of(self.sources, self.summaries, labels_shared=self.labels_shared)
+        return ResolvedRequest(catalog, self.make_supplies(catalog, self.repeat), rank, world_size)
 
     @property
     def resolved_already(self) -> ResolvedRequest | None:

@@ -8,6 +8,7 @@ takes long; which blocks come together changes with every pass.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from math import isqrt
@@ -23,7 +24,16 @@ from equitar.errors import PlanError
 from equitar.misuse import refuse_other_ranks, refuse_resampling, warn_of_replacement
 from equitar.planning.plan import Plan, PlannedSamples, PlanSpec, batch_size_then
 from equitar.planning.recipes import Recipe
-from equitar.planning.repeat_factors import ONE, RepeatFactor, Rounding, class_factors, count_classes, sample_factors
+from equitar.planning.repeat_factors import (
+    ONE,
+    RepeatFactor,
+    Rounding,
+    class_factors,
+    count_classes,
+    id_overlap,
+    sample_factors,
+    shared_vocabulary,
+)
 from equitar.planning.supply import Supply
 from equitar.progress import Position, Progress
 from equitar.ranks import RankChoice
@@ -121,9 +131,19 @@ def _supply(name: str, length: int, size: int, factors: Factors | None, rounding
     )
 
 
-def factors_by_labels(labels: Mapping[str, LabelRows], repeat: RepeatFactor) -> dict[str, Factors]:
+def factors_by_labels(
+    labels: Mapping[str, LabelRows], repeat: RepeatFactor, *, labels_shared: bool = False
+) -> dict[str, Factors]:
     """Return the repeat factor of every sample in units of 2**-20 copies, (samples,) each, from the labels of all datasets."""
     counts = [count_classes(rows.parts(), names=rows.names, empty=repeat.empty) for rows in labels.values()]
+    vocabularies = {name: (count.ids, rows.names) for (name, rows), count in zip(labels.items(), counts, strict=True)}
+    if labels_shared:
+        shared = shared_vocabulary(vocabularies)
+        counts = [count.over(*shared) if count.names is None else count for count in counts]
+    elif repeat.scope == "all":
+        overlap = id_overlap({name: ids for name, (ids, names) in vocabularies.items() if names is None})
+        if overlap is not None:
+            logger.warning("%s; %s", overlap, "pass `labels_shared=True` if an id is the same class in all")
     result = {}
     for (name, rows), count, by_class in zip(labels.items(), counts, class_factors(counts, repeat), strict=True):
         factors, first = np.empty(rows.num_rows, _dtype_for(int(by_class.max(initial=ONE)))), 0
@@ -159,6 +179,7 @@ def _dtype_for(largest: int) -> type[np.int32 | np.int64]:
     return np.int32 if largest + ONE < 1 << 31 else np.int64  # + ONE: `ceil` may add as much
 
 
+logger = logging.getLogger("equitar")
 Datasets: TypeAlias = Mapping[str, int | Sized] | Sized
 Labels: TypeAlias = Mapping[str, LabelPresence] | LabelPresence
 IndexRepeat: TypeAlias = float | Literal["median"] | RepeatFactor | FactorsOf | None
@@ -198,6 +219,7 @@ class IndexPlan:
         batch_size: int,
         repeat: IndexRepeat,
         labels: Labels | None,
+        labels_shared: bool,
         names: Sequence[str] | None,
         seed: int,
         shuffle: int | None,
@@ -211,7 +233,9 @@ class IndexPlan:
         self._ranks, self._gives_batches = ranks, gives_batches
         self._place: tuple[int, int] | None = None
         self._is_compared = False
-        self._sources = _sources_of(datasets, repeat, labels, names, seed=self._seed, is_drawn=shuffle is None)
+        self._sources = _sources_of(
+            datasets, repeat, labels, names, labels_shared=labels_shared, seed=self._seed, is_drawn=shuffle is None
+        )
         self._plan: Plan | None = None
         self.progress = Progress(unit="item", fix=BROKEN_OFF_FIX)
 
@@ -331,6 +355,7 @@ def _sources_of(
     labels: Labels | None,
     names: Sequence[str] | None,
     *,
+    labels_shared: bool,
     seed: int,
     is_drawn: bool,
 ) -> dict[str, IndexedSource]:
@@ -343,7 +368,8 @@ def _sources_of(
     elif isinstance(wanted, RepeatFactor):
         own = {name: part for name, part in parts.items() if isinstance(part, LabelPresence)}
         given = {**own, **_by_name(labels, list(parts))}
-        factors = factors_by_labels({name: _labels_of(name, length, given) for name, length in lengths.items()}, wanted)
+        rows = {name: _labels_of(name, length, given) for name, length in lengths.items()}
+        factors = factors_by_labels(rows, wanted, labels_shared=labels_shared)
     else:
         factors = factors_by_function(lengths, wanted)
     rounding = wanted.rounding if isinstance(wanted, RepeatFactor) else "systematic"

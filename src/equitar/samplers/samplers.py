@@ -44,6 +44,7 @@ class RepeatFactorSampler(Sampler[int]):
         repeat: IndexRepeat,
         *,
         labels: Labels | None = None,
+        labels_shared: bool = False,
         names: Sequence[str] | None = None,
         batch_size: int | None = None,
         weights: Weights | None = None,
@@ -63,6 +64,7 @@ class RepeatFactorSampler(Sampler[int]):
             repeat: The threshold of LVIS's repeat factor, a `RepeatFactor`, or a function of a dataset's name that gives a factor
                 >= 0 for each of its samples; None repeats nothing.
             labels: Labels of datasets that have no `label_presence`, by name; those of a single dataset as they are.
+            labels_shared: Whether ids without class names mean the same classes in all datasets; by default each has its own.
             names: Names of the parts of a `ConcatDataset` (default: "0", "1", ...); of a single dataset, one name.
             batch_size: Batch size of the DataLoader: if given, no two copies of a sample meet in a global batch, and only whole
                 batches are given.
@@ -85,6 +87,7 @@ class RepeatFactorSampler(Sampler[int]):
             batch_size=1 if batch_size is None else batch_size,
             repeat=repeat,
             labels=labels,
+            labels_shared=labels_shared,
             names=names,
             seed=seed,
             shuffle=shuffle,
@@ -142,6 +145,7 @@ class DebiasedBatchSampler(Sampler[list[int]]):
         batch_size: int,
         repeat: IndexRepeat = None,
         labels: Labels | None = None,
+        labels_shared: bool = False,
         names: Sequence[str] | None = None,
         weights: Weights | Changes | None = None,
         steps: int | None = None,
@@ -162,6 +166,7 @@ class DebiasedBatchSampler(Sampler[list[int]]):
             batch_size: Samples per rank and step, >= 1.
             repeat: See `RepeatFactorSampler`.
             labels: See `RepeatFactorSampler`.
+            labels_shared: See `RepeatFactorSampler`.
             names: See `RepeatFactorSampler`.
             weights: Share of the steps of each dataset, `Temperature`, `Passes`, or a list of (from_step, weights); None is by size.
             steps: Steps of an epoch; None is as many as one pass through all datasets gives.
@@ -189,6 +194,7 @@ class DebiasedBatchSampler(Sampler[list[int]]):
             batch_size=batch_size,
             repeat=repeat,
             labels=labels,
+            labels_shared=labels_shared,
             names=names,
             seed=seed,
             shuffle=shuffle,
