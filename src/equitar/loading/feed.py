@@ -31,7 +31,7 @@ class Fetched(NamedTuple):
     lost: list[tuple[str, str]]  # key and path of the planned sample, if it could not be read
 
 
-def name_of(stage: Stage) -> str:
+def name_of(stage: Callable[..., Any]) -> str:
     """Return the name of a stage in messages.
 
     >>> name_of(print)
