@@ -129,7 +129,7 @@ def test_the_innermost_note_stays() -> None:
     error = OwnError("x")
     blame(error, "inner")
     blame(error, "outer")
-    assert error.__notes__ == ["equitar: error in inner"]
+    assert vars(error)["__notes__"] == ["equitar: error in inner"]
 
 
 def test_before_python_3_11_the_note_is_in_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,4 +137,4 @@ def test_before_python_3_11_the_note_is_in_the_message(monkeypatch: pytest.Monke
     for error in (OwnError("x", 2), OwnError()):
         blame(error, "stage 'f'")
         assert "error in stage 'f'" in str(error)
-    assert error.__notes__ == ["equitar: error in stage 'f'"]
+    assert vars(error)["__notes__"] == ["equitar: error in stage 'f'"]

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 import equitar
 from equitar.errors import PlanError
@@ -35,18 +36,19 @@ def main(folder: Path, names: str, checkpoint: str, how: str, results: Path) -> 
         batches = iter(loader)
         for _ in islice(batches, STEPS):
             pass
-        state = {"model": model.state_dict(), "loader": loader.state_dict()}
+        state: dict[str, Any] = {"model": model.state_dict(), "loader": loader.state_dict()}
         if how == "async_save":
-            dcp.async_save(state, checkpoint_id=checkpoint).result()
+            saving: Any = async_save(state, checkpoint_id=checkpoint)
+            saving.result()
         else:
-            dcp.save(state, checkpoint_id=checkpoint)
+            save(state, checkpoint_id=checkpoint)
     try:
         if how == "load":
             state = {"model": model.state_dict(), "loader": loader.state_dict()}
-            dcp.load(state, checkpoint_id=checkpoint)
+            load(state, checkpoint_id=checkpoint)
             loader.load_state_dict(state["loader"])
         elif how == "load_stateful":
-            dcp.load({"loader": loader}, checkpoint_id=checkpoint)
+            load({"loader": loader}, checkpoint_id=checkpoint)
     except PlanError as error:
         result["error"] = str(error)
     else:
@@ -57,4 +59,5 @@ def main(folder: Path, names: str, checkpoint: str, how: str, results: Path) -> 
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:5], Path(sys.argv[5]))
+    sources, names, checkpoint, how, results = sys.argv[1:]
+    main(Path(sources), names, checkpoint, how, Path(results))
