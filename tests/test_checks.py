@@ -131,7 +131,9 @@ def test_integers_of_numpy_are_integers_and_look_the_same_in_a_plan(function: An
     spec: dict[str, Any] = {"batch_size": 8, "world_size": 2, "lanes": 1, "seed": 3, "epoch": 1, "shuffle": 40}
     assert repr(PlanSpec(**{name: function(value) for name, value in spec.items()})) == repr(PlanSpec(**spec))
     recipes = [
-        Mixed(weights={"a": kind(2)}, steps=kind(7), max_passes=None, restart_each_epoch=False)
+        Mixed(
+            weights={"a": kind(2)}, steps=kind(7), max_passes=None, restart_each_epoch=False, composition="stratified"
+        )
         for kind in (function, int)
     ]
     assert repr(recipes[0]) == repr(recipes[1])

@@ -104,7 +104,7 @@ def test_a_state_does_not_grow_with_steps_or_epochs(sources: list[Source]) -> No
 
 def test_a_state_of_another_version_is_refused(sources: list[Source]) -> None:
     state = {**stopped(debiased(sources), 3), "version": 99}
-    with pytest.raises(PlanError, match="the state must be of version 1; got 99"):
+    with pytest.raises(PlanError, match="the state must have version 1; got 99"):
         resumed(debiased(sources), state)
 
 
@@ -237,7 +237,7 @@ def test_at_the_end_of_an_epoch_a_run_may_change_and_tells_it(
     loader = resumed(debiased(sources, **arguments), stopped(debiased(sources), 17, num_workers), num_workers)
     told = [record.getMessage() for record in caplog.records if "difference" in record.getMessage()]
     assert told
-    assert all(one.startswith("epoch 1 goes on from a state with a difference: ") for one in told)
+    assert all(one.startswith("epoch 1 continues from a state with a difference: ") for one in told)
     assert len(list(loader)) == len(loader)
     assert loader.last is not None
     assert loader.last.epoch == 1
@@ -248,7 +248,7 @@ def test_within_an_epoch_a_run_may_change_if_it_gives_up_the_rest(
 ) -> None:
     loader = resumed(debiased(sources, batch_size=4), stopped(debiased(sources), 5), restart=True)
     assert loader.state_dict()["epoch"] == 1
-    assert "epoch 1 goes on from a state with a difference: global batch was 8 and is 4" in caplog.text
+    assert "epoch 1 continues from a state with a difference: global batch was 8 and is 4" in caplog.text
     assert len(list(loader)) == 35
 
 

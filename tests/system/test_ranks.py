@@ -140,6 +140,6 @@ def test_ranks_with_another_seed_are_refused_before_the_first_step(run: Run) -> 
 
 def test_ranks_in_another_epoch_are_refused_before_the_first_step(run: Run) -> None:
     assert all(
-        rank["another epoch"].startswith("all ranks must have the same place to begin at; rank 1 has another")
+        rank["another epoch"].startswith("all ranks must have the same position to begin at; rank 1 has another")
         for rank in run.ranks
     )

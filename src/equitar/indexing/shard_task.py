@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -290,7 +290,7 @@ def _check_label_place(table: MemberTable, extract: Extractor, shard: Shard, fil
         raise NoSuchLabelError(
             f"labels are read from field {wanted!r} but samples of {shard.where} have {there}; {guess}name one of these, {advice}"
         )
-    if isinstance(extract, JsonLabels) and all(value is None for value in _json_values(table, extract, shard.where)):
+    if isinstance(extract, JsonLabels) and _is_null_everywhere(table, extract, shard.where):
         keys = _json_keys(table, shard.where)
         first = re.match(r"\w*", extract.path)
         guess = _guess(first[0], [], keys) if first and first[0] not in keys else ""
@@ -301,11 +301,13 @@ def _check_label_place(table: MemberTable, extract: Extractor, shard: Shard, fil
         )
 
 
-def _json_values(table: MemberTable, extract: JsonLabels, where: str) -> Iterator[object]:
+def _is_null_everywhere(table: MemberTable, extract: JsonLabels, where: str) -> bool:
     path = search(extract.path)
-    for key, content in zip(table.keys, table.contents, strict=True):
-        if "json" in content:
-            yield path(parse_json(content["json"], where=f"member 'json' of key {key!r} of {where}"))
+    jsons = (content["json"] for content in table.contents if "json" in content)
+    try:
+        return all(path(parse_json(raw, where=where)) is None for raw in jsons)
+    except ValueError:  # of broken JSON or a wrong type: reported with its key when labels are read
+        return False
 
 
 def _json_keys(table: MemberTable, where: str) -> list[str]:

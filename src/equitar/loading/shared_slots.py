@@ -1,24 +1,12 @@
-"""How does a batch lie in a buffer? Its bytes, arrays and tensors one after another; the rest of it as it is.
+"""Slots of shared memory, reused for batch after batch, through which workers send batches to the main process.
 
-`pack` writes what is large into a buffer and returns what is left: a small structure that says where each piece lies.
-`unpack` puts the batch together again, as copies or as views of the buffer.
+A new piece of shared memory for each batch costs more than the pipe it saves: its pages must be allocated and freed. The pages
+of a slot are allocated once. Each worker has a few slots; it writes a batch into a free one and sends only the number of the slot
+and where each piece lies (`pack`). The main process puts the batch together again, as copies or views (`unpack`), and marks the
+slot as free. A batch that finds no free slot takes torch's pipe: nobody ever waits for a slot.
 
-How do batches come from a worker? Through slots of shared memory that are used again and again.
-
-A fresh piece of shared memory for each batch costs more than the pipe it saves: its pages must be made and thrown away. A slot's
-pages are made once. Each worker has a few slots; it writes a batch into a free one and sends only which one, and where each
-piece lies. The main process copies the batch out and marks the slot as free. A batch that finds no free slot, or does not
-fit, takes the pipe: nobody ever waits for a slot.
-
-The memory has no name (`memfd_create`), so nothing is left behind whatever process is killed. Where a system has none, all
+The memory has no name (`memfd_create`), so nothing is left behind if a process is killed. Where a system does not have it, all
 batches take the pipe.
-
-What does the memory of a batch cost? More than reading it, where it goes back to the system in between.
-
-glibc gives the end of its heap back when more than a bound is free there, and the system clears every page again for the next batch:
-64 samples of 1 MB then take more than twice the time. The bound is not fixed. As `mallopt(3)` says under ``M_MMAP_THRESHOLD``, once a
-block that had a mapping of its own is freed, twice its size may be kept. Programs come to that by themselves, with the first large
-array they let go of; workers that only ever read samples do not.
 """
 
 from __future__ import annotations
@@ -34,23 +22,29 @@ import torch
 
 from equitar.arrays import Int64
 
-_TAUGHT_BYTES = 31 << 20  # bytes; glibc learns from blocks of up to 32 MB
+_ALIGNED = 64  # bytes: suits vector instructions
+_WORTH_IT = 64  # bytes: a smaller piece is faster in the pipe
+
+_PLAIN = frozenset((bytes, str, int, float, bool, type(None)))  # lists of these need no look at each element
+SLOT_BYTES = 1 << 28  # of address space: only pages that were written to take memory
+_PAGE = mmap.ALLOCATIONGRANULARITY
+_TAUGHT_BYTES = 31 << 20  # glibc learns from blocks of up to 32 MB
 
 
 def keep_freed_memory() -> None:
-    """Let the allocator keep up to 62 MB that are freed, for the next batch; without glibc, nothing changes."""
+    """Let the allocator keep up to 62 MB that are freed, for the next batch; without glibc, nothing changes.
+
+    glibc returns the end of its heap to the system when more than a threshold is free there, and the system clears every page again
+    for the next batch: 64 samples of 1 MB then take more than twice the time. The threshold is dynamic: as `mallopt(3)` says under
+    ``M_MMAP_THRESHOLD``, once a block with a mapping of its own is freed, twice its size may be kept. Programs reach that by
+    themselves with the first large array they free; workers that only ever read samples do not.
+    """
     np.empty(
         _TAUGHT_BYTES, np.uint8
-    )  # freed at once, and never written to: a `bytes` would be cleared where it is not the first
+    )  # freed at once, and never written to: a `bytes` would be cleared if it is not the first
 
 
-_ALIGNED = 64  # bytes: arrays and tensors begin where vector instructions like it
-_WORTH_IT = 64  # bytes: below that a piece is quicker in the pipe
-
-_PLAIN = frozenset((bytes, str, int, float, bool, type(None)))  # what lists hold that need no look at each element
-
-
-class Full(Exception):  # noqa: N818  (an answer, not an error: the batch takes the pipe)
+class Full(Exception):  # noqa: N818  (a result, not an error)
     """A batch does not fit into the buffer."""
 
 
@@ -85,7 +79,7 @@ class Space:
         self._buffer, self._end = buffer, 0
 
     def take(self, length: int) -> tuple[int, memoryview]:
-        """Return room for so many bytes, and where it begins."""
+        """Return room for a number of bytes, and where it begins."""
         start = -(-self._end // _ALIGNED) * _ALIGNED
         if start + length > len(self._buffer):
             raise Full
@@ -113,22 +107,22 @@ def pack(value: Any, space: Space) -> Any:  # noqa: PLR0911  (one for each kind)
     if kind is torch.Tensor and value.device.type == "cpu" and value.layout is torch.strided:
         return _packed_tensor(value, space)
     if kind is dict:
-        return {name: pack(one, space) for name, one in value.items()}
+        return {name: pack(field, space) for name, field in value.items()}
     if kind in (list, tuple):
-        return kind(pack(one, space) for one in value)
+        return kind(pack(item, space) for item in value)
     return value
 
 
 def _packed_bytes(values: list[bytes], space: Space) -> Any:
-    lengths = np.array([len(one) for one in values], np.int64)
+    lengths = np.array([len(value) for value in values], np.int64)
     total = int(lengths.sum())
     if total < _WORTH_IT * len(values):
         return values
     start, room = space.take(total)
-    at = 0
-    for one, length in zip(values, lengths.tolist(), strict=True):
-        room[at : at + length] = one
-        at += length
+    begin = 0
+    for value, length in zip(values, lengths.tolist(), strict=True):
+        room[begin : begin + length] = value
+        begin += length
     return _ListOfBytes(start, lengths)
 
 
@@ -170,14 +164,10 @@ def unpack(packed: Any, buffer: memoryview, *, views: bool, pinned: bool = False
             return tensor.pin_memory()  # copies
         return tensor if views else tensor.clone()
     if kind is dict:
-        return {name: unpack(one, buffer, views=views, pinned=pinned) for name, one in packed.items()}
+        return {name: unpack(field, buffer, views=views, pinned=pinned) for name, field in packed.items()}
     if kind in (list, tuple) and not set(map(type, packed)) <= _PLAIN:
-        return kind(unpack(one, buffer, views=views, pinned=pinned) for one in packed)
+        return kind(unpack(item, buffer, views=views, pinned=pinned) for item in packed)
     return packed
-
-
-SLOT_BYTES = 1 << 28  # of address space: only pages that were written to take memory
-_PAGE = mmap.ALLOCATIONGRANULARITY
 
 
 class Packed(NamedTuple):
@@ -188,31 +178,27 @@ class Packed(NamedTuple):
 
 
 class SharedBuffers:
-    """Slots of shared memory between the workers of a loader and its main process.
-
-    Attributes:
-        is_there: Whether the system has such memory.
-    """
+    """Slots of shared memory between the workers of a loader and its main process."""
 
     def __init__(self, num_workers: int, slots_per_worker: int) -> None:
-        """Make the slots; their memory is taken as it is written to."""
-        keep_freed_memory()  # for what is copied out of them
+        """Make the slots; memory is allocated as they are written to."""
+        keep_freed_memory()  # for the copies of batches
         self._slots_per_worker = slots_per_worker
         self._num_slots = num_workers * slots_per_worker
-        self.is_there = hasattr(os, "memfd_create")
+        self._is_supported = hasattr(os, "memfd_create")
         self._file = -1
         self._map: mmap.mmap | None = None
-        if self.is_there:
+        if self._is_supported:
             self._file = os.memfd_create("equitar")
             os.ftruncate(self._file, _PAGE + self._num_slots * SLOT_BYTES)
 
     def __getstate__(self) -> dict[str, Any]:
-        file = reduction.DupFd(self._file) if self.is_there else -1  # travels when a process is spawned
+        file = reduction.DupFd(self._file) if self._is_supported else -1  # is handed on when a process is spawned
         return {**self.__dict__, "_map": None, "_file": file}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if self.is_there:
+        if self._is_supported:
             self._file = state["_file"].detach()
 
     def __del__(self) -> None:
@@ -231,7 +217,7 @@ class SharedBuffers:
     def sent(self, worker: int, batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
         """Yield what a worker sends: each batch in a slot if one is free.
 
-        The worker frees its slots when it begins: what lay in them was sent to an iterator that is no more.
+        The worker frees its slots when it begins: their batches were sent to an iterator that has ended.
         """
         taken = self._memory()
         own = range(worker * self._slots_per_worker, (worker + 1) * self._slots_per_worker)
@@ -251,7 +237,7 @@ class SharedBuffers:
             yield record, packed
 
     def received(self, packed: Packed, *, views: bool, pinned: bool) -> Any:
-        """Return a batch from its slot, which is free again unless views of it are handed out."""
+        """Return a batch from its slot, which is free again unless the batch consists of views."""
         batch = unpack(packed.rest, self._slot(packed.slot), views=views, pinned=pinned)
         if not views:
             self.free(packed.slot)

@@ -25,10 +25,10 @@ from equitar.planning.plan import Plan, PlannedSamples, PlanSpec, batch_size_the
 from equitar.planning.recipes import Recipe
 from equitar.planning.repeat_factors import ONE, RepeatFactor, Rounding, class_factors, count_classes, sample_factors
 from equitar.planning.supply import Supply
+from equitar.progress import Position, Progress
 from equitar.ranks import detect_ranks
 from equitar.rng import Purpose, fold, permutation, text_id
 from equitar.samplers.label_rows import LabelPresence, LabelRows, rows_of
-from equitar.samplers.progress import Progress, SamplerPosition
 
 Factors: TypeAlias = NDArray[Any]  # int32 where it fits: half the memory
 FactorsOf: TypeAlias = Callable[[str], Any]
@@ -274,7 +274,7 @@ class IndexPlan:
         if self.is_to_be_compared:
             self.is_to_be_compared = False
             compare(f"{plan.digest} {mark}", world_size)
-        return plan, mark.given, self.per_step(world_size)
+        return plan, mark.step, self.per_step(world_size)
 
     def state(self, taken: int | None) -> SamplerState:
         """Return where the latest pass stands."""
@@ -283,7 +283,7 @@ class IndexPlan:
         return SamplerState(
             version=STATE_VERSION,
             epoch=mark.epoch,
-            given=mark.given,
+            given=mark.step,
             world_size=plan.spec.world_size,
             global_batch=plan.global_batch,
             digest=plan.digest,
@@ -311,7 +311,7 @@ class IndexPlan:
                 f"other ranks take over between steps of {before} samples; got {state['given']} samples given"
             )
         given = step * after + within
-        self.progress.set_next(SamplerPosition(state["epoch"], given, state["world_size"]))
+        self.progress.set_next(Position(state["epoch"], given, world_size=state["world_size"]))
 
 
 def _sources_of(

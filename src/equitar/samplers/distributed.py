@@ -27,9 +27,9 @@ from torch.utils.data import DistributedSampler, Sampler
 
 from equitar.checks import check_integer, check_place
 from equitar.errors import PlanError
+from equitar.progress import Position, Progress
 from equitar.ranks import compare_over_ranks, detect_ranks
 from equitar.rng import Purpose, fold
-from equitar.samplers.progress import Progress, SamplerPosition
 from equitar.samplers.samplers import DebiasedBatchSampler, RepeatFactorSampler
 
 Ragged: TypeAlias = Literal["pad", "drop", "keep"]
@@ -129,8 +129,8 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
         """Return an iterator over this rank's share of the epoch's draw."""
         mark, (rank, world_size) = self._progress.next, self._place()
         draw = self._draw(mark.epoch)
-        count = self._share(len(draw) - mark.given)
-        first = mark.given + rank
+        count = self._share(len(draw) - mark.step)
+        first = mark.step + rank
         # Padded with the beginning of the draw, as often as needed: it may be shorter than the world.
         mine = (draw[at % len(draw)] for at in range(first, first + count * world_size, world_size))
         return self._progress.counted(mine, count, each=world_size)
@@ -165,7 +165,7 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
         """
         mark = self._progress.at(taken)
         return DrawState(
-            version=STATE_VERSION, epoch=mark.epoch, given=mark.given, seed=self._seed, length=len(self._sized())
+            version=STATE_VERSION, epoch=mark.epoch, given=mark.step, seed=self._seed, length=len(self._sized())
         )
 
     def load_state_dict(self, state: DrawState) -> None:
@@ -178,7 +178,7 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
         then = (state.get("version"), state["seed"], state["length"])
         if then != now:
             raise PlanError(f"the state must be of (version, seed, length) {now}; got {then}")
-        self._progress.set_next(SamplerPosition(state["epoch"], state["given"], 0))
+        self._progress.set_next(Position(state["epoch"], state["given"]))
 
 
 @contextmanager
