@@ -41,15 +41,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import equitar
-from equitar.loading.position import Position
 from equitar.loading.request import Request, ResolvedRequest
-from equitar.loading.state import check_state, position_in, state_of, walk_in
+from equitar.loading.state import check_state, pass_start_in, position_in, state_of
 from equitar.planning.passes import PassStart
 from equitar.planning.plan import Plan
 from equitar.planning.recipes import Debiased, Mixed, Recipe
 from equitar.planning.repeat_factors import RepeatFactor, class_factors, count_classes, sample_factors
 from equitar.planning.supply import Supply
 from equitar.presence import Presence
+from equitar.progress import Position
 from equitar.ranks import RankChoice
 from equitar.samplers.label_rows import collected
 from equitar.sidecars.sidecar import sidecar_of, write_sidecar
@@ -119,7 +119,9 @@ def draw_summaries(folder: Path, samples: int) -> None:
 
 def order_of(sources: list[equitar.Source], case: Case, prepared: ResolvedRequest | None) -> Request:
     """Return an order as a builder makes it, of the last worker of the last rank."""
-    recipe: Recipe = Mixed(weights=None, steps=None, max_passes=None, restart_each_epoch=False)
+    recipe: Recipe = Mixed(
+        weights=None, steps=None, max_passes=None, restart_each_epoch=False, composition="stratified"
+    )
     if case.kind == "debiased":
         recipe = Debiased(
             weights=None,
@@ -136,7 +138,7 @@ def order_of(sources: list[equitar.Source], case: Case, prepared: ResolvedReques
         read_ahead=0, one_source=case.kind == "debiased",
     )  # fmt: skip
     if prepared is not None:
-        order.__dict__["_prepared"] = prepared
+        order.__dict__["resolved"] = prepared
     return order
 
 
@@ -147,7 +149,7 @@ def know(plan: Plan, case: Case, step: int) -> None:
 
 def planned(order: Request, case: Case, epoch: int) -> Plan:
     """Return a plan that knows the first batch of its last worker."""
-    plan = order.plan(order.prepared(), Position(epoch, 0, 0, 0), case.workers, PassStart())
+    plan = order.plan(Position(epoch, 0, 0, 0), case.workers, PassStart())
     know(plan, case, case.workers - 1)
     return plan
 
@@ -156,7 +158,7 @@ def main_process(case: Case, folder: Path) -> dict[str, float]:
     """Do what the main process does, and leave what it sends to workers in a file."""
     begin = time.process_time()
     order = order_of(sources_in(folder, case.samples), case, None)
-    prepared = order.prepared()
+    prepared = order.resolved
     found = {"main s": time.process_time() - begin, "main peak MB": peak()}
     (folder / "sent").write_bytes(pickle.dumps(prepared))
     epoch = 1000
@@ -195,7 +197,7 @@ def resumed(case: Case, folder: Path) -> dict[str, float]:
     order = order_of([], case, received(folder))
     state = json.loads((folder / "state").read_text(encoding="utf-8"))
     position = position_in(state)
-    plan = order.plan(order.prepared(), position, case.workers, walk_in(state))
+    plan = order.plan(position, case.workers, pass_start_in(state))
     check_state(state, state_of(order, plan, position))
     know(plan, case, position.step + case.workers - 1)
     return {"resume s": time.process_time() - begin}
@@ -264,7 +266,7 @@ def from_disk(case: Case, folder: Path) -> dict[str, float]:
     """Plan repeats from labels in sidecars: all that a main process does."""
     begin = time.process_time()
     order = replace(order_of([objects_in(folder, case.samples)], case, None), repeat=REPEAT)
-    order.prepared()
+    _ = order.resolved
     found = {"read s": time.process_time() - begin}
     begin = time.process_time()
     planned(order, case, 0)

@@ -17,14 +17,14 @@ from typing import NamedTuple
 import numpy as np
 
 from equitar.arrays import Int64
-from equitar.loading.position import Position
 from equitar.loading.request import Request, ResolvedRequest
-from equitar.loading.state import State, check_state, position_in, state_of, walk_in
+from equitar.loading.state import State, check_state, pass_start_in, position_in, state_of
 from equitar.planning.passes import PassStart
 from equitar.planning.plan import Plan
 from equitar.planning.recipes import Debiased
 from equitar.planning.repeat_factors import ONE
 from equitar.planning.supply import Supply
+from equitar.progress import Position
 from equitar.ranks import RankChoice
 from equitar.sidecars.catalog import Catalog
 from measure import Book, parser_of, print_figures
@@ -88,12 +88,12 @@ def order_of(supplies: list[Supply]) -> Request:
         read_ahead=0, one_source=True,
     )  # fmt: skip
     catalog = Catalog(sources=(), sidecars=(), summaries=())  # no shard is opened
-    order.__dict__["_prepared"] = ResolvedRequest(catalog, supplies, RANKS - 1, RANKS)
+    order.__dict__["resolved"] = ResolvedRequest(catalog, supplies, RANKS - 1, RANKS)
     return order
 
 
 def plan_of(order: Request, position: Position, walk: PassStart) -> Plan:
-    return order.plan(order.prepared(), position, LANES, walk)
+    return order.plan(position, LANES, walk)
 
 
 def resume(supplies: list[Supply], saved: str) -> dict[str, float]:
@@ -101,7 +101,7 @@ def resume(supplies: list[Supply], saved: str) -> dict[str, float]:
     begin = time.perf_counter()
     state: State = json.loads(saved)
     order, position = order_of(supplies), position_in(state)
-    plan = plan_of(order, position, walk_in(state))
+    plan = plan_of(order, position, pass_start_in(state))
     planned = time.perf_counter()
     check_state(state, state_of(order, plan, position))
     checked = time.perf_counter()

@@ -68,7 +68,9 @@ def with_transformers() -> Model:
     loader, net = train_loader(), Model()
 
     class Planned(Trainer):  # type: ignore[misc]  # transformers may be missing where types are checked
-        def get_train_dataloader(self) -> DataLoader[Any]:  # in place of `_get_train_sampler`, which accelerate would share out
+        def get_train_dataloader(
+            self,
+        ) -> DataLoader[Any]:  # in place of `_get_train_sampler`, which accelerate would share out
             return loader
 
     class SetEpoch(TrainerCallback):  # type: ignore[misc]  # needed where a run may be resumed, as samplers begin at epoch 0

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from equitar.display import clipped
 from equitar.errors import SourceError
 from equitar.label_spec import LabelSpec
 from equitar.rng import Purpose, draws, fold, text_id
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 Sample: TypeAlias = dict[str, Any]
 Stage: TypeAlias = Callable[[Iterable[Any]], Iterable[Any]]
 StorageOptions: TypeAlias = Mapping[str, Any] | None
+_SHOWN_URLS = 2
+_SHOWN_CHARACTERS = 100  # of each
 _SUMMARY = re.compile(r".*\.summary\.(?:json|npz)(?:\?.*)?", re.DOTALL)
 
 
@@ -187,13 +190,18 @@ class Source:
         return [self.urls] if isinstance(self.urls, str) else self.urls
 
     def __repr__(self) -> str:
-        """Show where the shards are, without secrets."""
-        urls = repr(shown(self.urls)) if isinstance(self.urls, str) else repr([shown(url) for url in self.urls])
-        more = [
-            f"{name}={shown(value)!r}" for name in ("root", "sidecars") if (value := getattr(self, name)) is not None
+        """Show where the shards are, without what may be secret."""
+        patterns = [repr(clipped(shown(url), _SHOWN_CHARACTERS)) for url in self._patterns[:_SHOWN_URLS]]
+        rest = len(self._patterns) - _SHOWN_URLS
+        urls = ", ".join(patterns) + (f" and {rest:,} more" if rest > 0 else "")
+        words = [repr(self.name), urls if isinstance(self.urls, str) else f"[{urls}]"]
+        words += [
+            f"{name}={clipped(shown(value), _SHOWN_CHARACTERS)!r}"
+            for name in ("root", "sidecars")
+            if (value := getattr(self, name))
         ]
-        more += [f"keep={self.keep!r}"] if self.keep is not None else []
-        return f"Source({', '.join([repr(self.name), urls, *more])})"
+        words += [clipped(f"keep={self.keep!r}", _SHOWN_CHARACTERS)] if self.keep is not None else []
+        return f"Source({', '.join(words)})"
 
     def index_command(self, *, label_spec: str = "") -> str:
         r"""Return the advice to index this source, for errors.

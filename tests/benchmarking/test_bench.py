@@ -17,11 +17,11 @@ import webdataset as wds
 from click.testing import CliRunner, Result
 
 import equitar
-from equitar.benchmarking.contenders import FirstSteps, PlainBatches, plain_sources
+from equitar.benchmarking.contenders import PlainBatches, first_steps, plain_sources
 from equitar.benchmarking.profiler import Profile, Stopwatch, profile_into
 from equitar.cli.app import main
 from equitar.errors import PlanError
-from equitar.loading.batches import Batches
+from equitar.loading.batches import Batches, execution_of
 from equitar.loading.loader import Loader
 from equitar.reading.reader import Reader
 from equitar.sources import Sample, Source
@@ -185,9 +185,9 @@ def test_webdataset_and_ours_give_the_same_samples_through_the_same_stages(sourc
     own = [sources[0], Source(name="b", urls=sources[1].urls, root=sources[1].root, stages=[wds.rename(text="txt")])]
     stages = [wds.decode(), wds.map(dict)]
     batches = equitar.exact(own, batch_size=5, stages=stages, collate_fn=list, rank=0, world_size=1)
-    prepared = batches.prepared()
-    parts = plain_sources(batches.order, prepared, [[2], []], [36, 24], num_workers=0)
-    plain = list(PlainBatches(parts, batches.order, [wds.map(tuple)]))
+    request = execution_of(batches).request
+    parts = plain_sources(request, [[2], []], [36, 24], num_workers=0)
+    plain = list(PlainBatches(parts, request, [wds.map(tuple)]))
     assert all(isinstance(batch, tuple) and len(batch) == count for _, count, batch in plain)
 
     def fields(samples: Iterable[Any]) -> list[dict[str, Any]]:
@@ -203,9 +203,9 @@ def test_webdataset_and_ours_give_the_same_samples_through_the_same_stages(sourc
 def test_webdataset_reads_no_more_than_is_asked_for_and_selected(sources: list[Source]) -> None:
     kept = [Source(name=one.name, urls=one.urls, root=one.root, keep=equitar.split(0, 2)) for one in sources]
     batches = equitar.mixed(kept, batch_size=4, fields=["cls"], rank=0, world_size=1)
-    prepared = batches.prepared()
+    request = execution_of(batches).request
     for num_samples in ([100, 100], [3, 2]):
-        parts = plain_sources(batches.order, prepared, [[], []], num_samples, num_workers=0)
+        parts = plain_sources(request, [[], []], num_samples, num_workers=0)
         samples = [sample for one in parts for sample in one.samples(0, 0, staged=True)]
         assert all("cls" in sample and "txt" not in sample for sample in samples)
         keys = {sample["__key__"] for sample in samples}
@@ -220,7 +220,7 @@ def batches_of_one(sources: list[Source]) -> Iterator[Any]:
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_the_first_steps_are_those_of_training(sources: list[Source], num_workers: int) -> None:
     batches = equitar.debiased(sources, batch_size=4, rank=0, world_size=1)
-    loader, whole = Loader(FirstSteps(batches, 5), num_workers=num_workers), Loader(batches, num_workers=num_workers)
+    loader, whole = Loader(first_steps(batches, 5), num_workers=num_workers), Loader(batches, num_workers=num_workers)
     first = iter(loader)
     assert flat(next(first) for _ in range(5)) == flat(list(whole)[:5])
     with pytest.raises(PlanError, match="ended at step 5"):  # nobody worked on behind our back

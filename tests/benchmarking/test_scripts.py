@@ -74,7 +74,11 @@ def test_few_samples_are_read_before_the_first_batch_and_reading_goes_on_beside_
 
 @pytest.mark.parametrize(
     ("name", "metrics"),
-    [("bench_plan", {"worker s", "resume s", "sums s", "read s"}), ("bench_memory", {"Pss last MB"})],
+    [
+        ("bench_plan", {"worker s", "resume s", "sums s", "read s"}),
+        ("bench_memory", {"Pss last MB"}),
+        ("bench_sidecars", {"peak MB"}),
+    ],
 )
 def test_what_is_measured_in_processes_of_its_own_is_written_down(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, metrics: set[str]

@@ -257,3 +257,25 @@ def test_a_selection_that_is_none_is_told(keep: str, tmp_path: Path) -> None:
 def test_a_part_that_there_is_not_is_told_with_its_option(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["stats", f"a={write_source(tmp_path, 'a', [4]).urls}", "--keep", "a=split:5/5"])
     assert (result.exit_code, "`--keep a=split:5/5`: `part` must be in [0, 5); got 5" in result.output) == (2, True)
+
+
+def test_stats_says_how_well_captions_tell_the_source(tmp_path: Path) -> None:
+    for name, words in (("cat", "stock photo of"), ("dog", "my own dog at")):
+        rows = (member(f"{row:02d}.txt", f"{words} {row}".encode()) for row in range(20))
+        (tmp_path / f"{name}-0.tar").write_bytes(b"".join(rows) + END)
+    equitar.index(sources_in(tmp_path), jobs=1, progress=False)
+    ran = CliRunner().invoke(main, ["stats", *words_for(tmp_path), "--captions", "txt"])
+    assert ran.exit_code == 0, ran.output
+    assert "probe    100.0% of 40 samples get the right source (chance 50.0%)" in ran.output
+    assert "clearly given away: batches of one source can help, if image and caption both do" in ran.output
+    as_json = CliRunner().invoke(main, ["stats", *words_for(tmp_path), "--captions", "txt", "--json"])
+    told = json.loads(as_json.output)["captions"]
+    assert (told["gives_away"], told["samples"]) == ("clearly", 40)
+    assert "dog" in told["sources"][1]["words"]
+    assert "captions" not in json.loads(CliRunner().invoke(main, ["stats", *words_for(tmp_path), "--json"]).output)
+
+
+def test_a_field_without_captions_is_one_line(folder: Path) -> None:
+    ran = CliRunner().invoke(main, ["stats", *words_for(folder), "--captions", "txt"])
+    assert ran.exit_code == 1
+    assert "must name a field of each shard; got ['txt']" in ran.output

@@ -11,6 +11,7 @@ from helpers.page_runner import run_page
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [
     "choosing.md",
+    "evidence.md",
     "faq.md",
     "how-it-works.md",
     "importers.md",

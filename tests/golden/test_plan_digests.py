@@ -1,7 +1,7 @@
 """Plans may not change: what a few of them emit, as digests kept in plan_digests.json.
 
 A change of any order breaks every run that is resumed, so it needs a new `PLAN_VERSION` and a line in the changelog. Then, and
-only then, write the digests anew: ``PYTHONPATH=src:tests python tests/golden/test_plan_digests.py > tests/golden/plan_digests.json``.
+only then, write the digests again: ``PYTHONPATH=src:tests python tests/golden/test_plan_digests.py > tests/golden/plan_digests.json``.
 """
 
 from __future__ import annotations
@@ -64,6 +64,10 @@ CASES = {
     "mixed, single samples": replace(PLAIN, kind="mixed", stocks=(SBU,), batch_size=1, world_size=1),
     "mixed, shares": replace(PLAIN, kind="mixed", stocks=(CC, TINY), weights={"cc": 1, "tiny": 1}, steps=30, workers=3),
     "mixed, less than a pass": replace(PLAIN, kind="mixed", stocks=(CC, LVIS), steps=13, workers=0),
+    "mixed, independent": replace(PLAIN, kind="mixed", stocks=(CC, SBU, LVIS), composition="independent"),
+    "mixed, less than a pass, independent": replace(
+        PLAIN, kind="mixed", stocks=(CC, LVIS), steps=13, workers=0, composition="independent"
+    ),
 }
 
 
@@ -99,7 +103,7 @@ def test_no_two_of_the_plans_are_the_same() -> None:
     kept = json.loads(FILE.read_text(encoding="utf-8"))
     assert set(kept) == set(CASES)
     for column in ("plan", "places"):
-        assert len({one[column] for one in kept.values()}) == len(kept)
+        assert len({digests[column] for digests in kept.values()}) == len(kept)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 import webdataset as wds
 
 import equitar
-from equitar.loading.batches import Batches
+from equitar.loading.batches import Batches, execution_of
 from equitar.ranks import RankChoice
 from equitar.sources import Sample, Source
 
@@ -94,8 +94,8 @@ def sources_of(batches: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def as_rank(batches: Batches, rank: int, world_size: int, *, batch_size: int | None = None) -> Batches:
     """Return what another rank would have built."""
-    order = replace(batches.order, ranks=RankChoice.of(rank, world_size))
-    return Batches(order if batch_size is None else replace(order, batch_size=batch_size))
+    request = replace(execution_of(batches).request, ranks=RankChoice.of(rank, world_size))
+    return Batches(request if batch_size is None else replace(request, batch_size=batch_size))
 
 
 def over_ranks(batches: Batches, world_size: int, *, epoch: int = 0) -> list[list[Any]]:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from equitar.errors import PlanError
-from equitar.planning.plan import Agree, Plan, PlanSpec, Short
+from equitar.planning.plan import Agree, Composition, Plan, PlanSpec, Short
 from equitar.planning.recipes import Debiased, Mixed
 from equitar.planning.repeat_factors import ONE, Rounding
 from equitar.planning.step_plan import StepPlan
@@ -93,6 +93,7 @@ class Case:
     steps: int | None
     same_source_across: Agree = "world"
     small_sources: Short = "error"
+    composition: Composition = "stratified"
 
     @property
     def global_batch(self) -> int:
@@ -116,6 +117,7 @@ class Case:
                 steps=self.steps,
                 max_passes=max_passes,
                 restart_each_epoch=restart_each_epoch,
+                composition=self.composition,
             )
         return Debiased(
             weights=self.weights,

@@ -116,12 +116,13 @@ def children() -> set[str]:
 
 @pytest.mark.skipif(not Path("/proc/thread-self/children").exists(), reason="needs /proc")
 def test_processes_end_at_once_when_nobody_wants_their_results() -> None:
+    before = children()
     results = outcomes(time.sleep, [0.0, 60.0, 60.0], jobs=2, executor=None)
     next(results)
     begin = time.monotonic()
     results.close()
     assert time.monotonic() - begin < 10
-    assert not children()
+    assert children() <= before
 
 
 # ---------------------------------------------------------------- read-only data

@@ -17,7 +17,7 @@ import torch
 import webdataset as wds
 
 import equitar
-from equitar.errors import PlanError, StageError
+from equitar.errors import StageError
 from equitar.loading.batches import Batches
 from equitar.sources import Source
 from helpers.shards import (
@@ -562,11 +562,6 @@ def test_an_error_of_a_stage_comes_as_it_is(sources: list[Source]) -> None:
 
     with pytest.raises(KeyError, match="nothing"):
         list(equitar.debiased(sources, batch_size=8, stages=[fails]))
-
-
-def test_a_single_source_in_place_of_a_list_is_named(sources: list[Source]) -> None:
-    with pytest.raises(PlanError, match="`sources` must be a list of sources; got the single source 'a'"):
-        equitar.debiased(sources[0], batch_size=8)  # type: ignore[arg-type]
 
 
 def test_a_source_that_grew_is_read_after_it_is_indexed_again(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 import equitar
 from equitar.errors import PlanError
-from equitar.loading.batches import Batches
+from equitar.loading.batches import Batches, own_copy
 from equitar.sources import Source
 from helpers.both_webdatasets import core
 from helpers.shards import (
@@ -66,7 +66,7 @@ def plain(batches: Batches, num_workers: int, **arguments: Any) -> DataLoader[An
 
 def expected(batches: Batches, *epochs: int) -> list[list[list[str]]]:
     """Return the keys of every batch of epochs, read in this process and without any loader."""
-    alone = batches.copied()
+    alone = own_copy(batches)
     result = []
     for epoch in epochs:
         alone.set_epoch(epoch)
@@ -95,7 +95,7 @@ def test_any_number_of_workers_gives_the_same_steps_and_sources(
 @pytest.mark.parametrize("make", [equitar.Loader, plain], ids=["Loader", "DataLoader"])
 @pytest.mark.parametrize("num_workers", WORKERS)
 def test_the_same_lanes_give_the_same_batches(make: Callable[..., Any], num_workers: int, batches: Batches) -> None:
-    assert [keys_of_batches(make(batches.copied(), num_workers=num_workers))] == expected(batches, 0)
+    assert [keys_of_batches(make(own_copy(batches), num_workers=num_workers))] == expected(batches, 0)
 
 
 @pytest.mark.parametrize("num_workers", WORKERS)
@@ -171,7 +171,7 @@ def test_epochs_advance_by_themselves_in_a_loader(set_up: str, batches: Batches)
 
 @pytest.mark.parametrize("set_up", ["fork", "fork, persistent", "forkserver, persistent"])
 def test_set_epoch_reaches_the_workers_of_a_data_loader(set_up: str, batches: Batches) -> None:
-    own = batches.copied()
+    own = own_copy(batches)
     loader = plain(own, **SET_UPS[set_up])
     passes = []
     for epoch in (0, 1, 5):
@@ -292,7 +292,7 @@ def test_two_loaders_over_one_pipeline_do_not_disturb_each_other(num_workers: in
 
 
 def test_a_loader_does_not_move_the_pipeline_it_was_made_of(batches: Batches) -> None:
-    own = batches.copied()
+    own = own_copy(batches)
     list(equitar.Loader(own))
     assert [keys_of_batches(own)] == expected(batches, 0)
 

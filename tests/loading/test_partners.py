@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import equitar
 from equitar.errors import PlanError, StageError
+from equitar.loading.batches import own_copy
 from equitar.loading.collate import partners
 from helpers.shards import source_of, write_sources
 
@@ -71,7 +72,7 @@ def test_partners_and_draws_are_the_same_after_resuming_with_any_number_of_worke
     num_workers: int, steps: int, sources: list[equitar.Source]
 ) -> None:
     batches = debiased(sources, plan_workers=2, repeat=0.4)
-    whole = list(batches.copied())
+    whole = list(own_copy(batches))
     loader = equitar.Loader(batches)
     assert list(islice(iter(loader), steps)) == whole[:steps]
     again = equitar.Loader(batches, num_workers=num_workers)

@@ -48,9 +48,7 @@ def test_scattered_members_become_one_sample_where_the_first_is(raw: bytes, copy
 
 
 def test_without_the_option_they_are_an_error_that_names_it(tmp_path: Path) -> None:
-    with pytest.raises(
-        equitar.errors.ShardError, match=r"key 'a' again at byte 3072 .*after it began at byte 512.*--regroup"
-    ):
+    with pytest.raises(equitar.errors.ShardError, match=r"key 'a' again at byte 3072 .*after byte 512.*--regroup"):
         indexed(tmp_path / "x.tar", APART + END, regroup=False)
     assert not list(tmp_path.glob("*.npz"))
 

@@ -6,13 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from equitar.errors import PlanError
+from equitar.planning.feasibility import largest_that_fits
 from equitar.planning.plan import Plan, PlanSpec
 from equitar.planning.recipes import Debiased
 from equitar.planning.repeat_factors import ONE
 from equitar.planning.weights import Passes
-from helpers.strategies import PLAIN, Stock
+from helpers.strategies import PLAIN, Case, Stock, drawn, feasible_cases, refusal
 
 
 def stock(name: str, *factors: float) -> Stock:
@@ -174,3 +177,51 @@ def test_the_batch_size_that_is_advised_for_held_batches_is_the_largest_that_wor
     for batch_size in (largest + 1, 20):
         with pytest.raises(PlanError, match=rf"needs {batch_size * world_size * 3} .*to at most {largest}$"):
             plan(batch_size)
+
+
+@drawn(100)
+@given(st.integers(0, 5000), st.integers(1, 5000))
+def test_the_largest_batch_size_is_found_in_few_tries(largest: int, too_large: int) -> None:
+    largest = min(largest, too_large - 1)
+    tries: list[int] = []
+
+    def fits(size: int) -> bool:
+        tries.append(size)
+        return size <= largest
+
+    assert largest_that_fits(fits, too_large) == largest
+    assert len(tries) <= 64 + 80
+
+
+@drawn(100)
+@given(st.sets(st.integers(1, 63)), st.integers(65, 5000))
+def test_up_to_64_every_batch_size_is_tried(fitting: set[int], too_large: int) -> None:
+    assert largest_that_fits(fitting.__contains__, too_large) == max(fitting, default=0)
+
+
+@drawn(12)
+@given(feasible_cases("debiased", kinds=["once", "long tail"]), st.integers(2, 40))
+def test_the_batch_size_that_is_advised_is_that_of_a_full_search(case: Case, factor: int) -> None:
+    case = replace(case, weights=None, steps=None, batch_size=case.batch_size * factor)
+    refused = refusal(case)
+    assume(refused is not None)
+    sizes = range(case.batch_size - 1, 0, -1)
+    largest = next((size for size in sizes if refusal(replace(case, batch_size=size)) is None), None)
+    advice = "no smaller `batch_size` helps" if largest is None else f"lower `batch_size` to at most {largest}"
+    assert advice in (refused or "")
+
+
+def test_the_batch_size_is_advised_after_few_plans_for_many_sources() -> None:
+    rows = [300 + 7 * number for number in range(500)]
+    case = replace(SMALL, stocks=tuple(stock(f"s{number:03}", *[1] * length) for number, length in enumerate(rows)))
+    plans = 0
+
+    def fits(size: int) -> bool:
+        nonlocal plans
+        plans += 1
+        return 2 * size <= min(rows)
+
+    assert largest_that_fits(fits, 4096) == 150
+    assert plans < 60
+    with pytest.raises(PlanError, match=r"to at most 150$"):
+        replace(case, batch_size=4096).plan()

@@ -6,19 +6,23 @@ import re
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
+from math import ceil, floor
+from typing import Any
 
 import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from equitar.errors import PlanError
+from equitar.planning.quotas import stratified, widest_gap
 from equitar.planning.repeat_factors import ONE
-from equitar.planning.runs import EpochRuns
+from equitar.planning.runs import EpochRuns, Run
 from equitar.planning.shuffle import window_of
 from equitar.planning.step_plan import StepPlan
 from equitar.planning.weights import Passes, Temperature
 from helpers import oracle
-from helpers.strategies import PLAIN, Case, Item, Stock, by_rank, cases, drawn, emitted, feasible_cases, refusal
+from helpers.strategies import PLAIN, Case, Item, Stock, by_rank, cases, drawn, emitted, feasible_cases, read, refusal
 
 EPOCHS = st.integers(0, 6)
 
@@ -206,3 +210,108 @@ def test_an_empty_source_is_an_error_by_temperature_too() -> None:
 def test_sources_without_a_single_copy_are_refused(stock: Stock) -> None:
     with pytest.raises(PlanError, match=r"source 'a' has|the sources have fewer"):
         replace(SMALL, stocks=(stock,)).plan()
+
+
+# ---- composition --------------------------------------------------------------------------------------------------------
+
+
+def shares_of(case: Case) -> dict[str, Fraction]:
+    """Return the share of each source in a batch of a rank."""
+    quota = case.quota()
+    return {name: Fraction(case.batch_size * copies, sum(quota.values())) for name, copies in quota.items()}
+
+
+@drawn(60)
+@given(feasible_cases("mixed"), EPOCHS)
+def test_every_batch_of_every_rank_has_the_floor_or_ceiling_of_each_share(case: Case, epoch: int) -> None:
+    plan, shares = case.plan(epoch), shares_of(case)
+    for step in range(plan.num_steps):
+        for batch in by_rank(plan, case, step):
+            counts = Counter(item.name for item in batch)
+            assert all(floor(share) <= counts[name] <= ceil(share) for name, share in shares.items())
+
+
+@drawn(60)
+@given(feasible_cases("mixed", kinds=["some whole", "long tail", "halves"]), EPOCHS)
+def test_no_copies_meet_in_a_stratified_global_batch(case: Case, epoch: int) -> None:
+    for batch in emitted(case.plan(epoch), case):
+        samples = [item.sample for item in batch]
+        assert len(set(samples)) == len(samples) == case.global_batch
+
+
+@drawn(15)
+@given(feasible_cases("mixed"), EPOCHS, st.floats(0, 1))
+def test_a_stratified_plan_is_resumed_at_any_step(case: Case, epoch: int, part: float) -> None:
+    plan, whole = case.plan(epoch), emitted(case.plan(epoch), case)
+    first = int(part * plan.num_steps)
+    assert emitted(plan, case, range(first, plan.num_steps)) == whole[first:]
+    fresh = case.plan(epoch)
+    assert [
+        [item for batch in by_rank(fresh, case, step) for item in batch] for step in range(first, plan.num_steps)
+    ] == whole[first:]
+
+
+@drawn(15)
+@given(feasible_cases("mixed"), EPOCHS)
+def test_an_independent_composition_emits_the_same_samples_but_for_the_ends_of_passes(case: Case, epoch: int) -> None:
+    alone = replace(case, composition="independent")
+    counts = [
+        Counter(item.name for batch in emitted(each.plan(epoch), each) for item in batch) for each in (case, alone)
+    ]
+    assert counts[0] == counts[1]
+    for batch in emitted(alone.plan(epoch), alone):
+        assert len({item.sample for item in batch}) == case.global_batch
+
+
+def test_shares_of_6_3_and_1_in_batches_of_16() -> None:
+    stocks = tuple(one(name, *[1] * 2000) for name in "abc")
+    case = replace(SMALL, stocks=stocks, batch_size=16, weights={"a": 6, "b": 3, "c": 1}, steps=200, shuffle=500)
+    lacking = {}
+    for composition in ("stratified", "independent"):
+        batches = emitted(replace(case, composition=composition).plan(), case)
+        lacking[composition] = sum("c" not in {item.name for item in batch} for batch in batches)
+    assert lacking["stratified"] == 0
+    assert lacking["independent"] > 20
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_copies_on_the_cuts_of_ranks_with_runs_of_their_own_do_not_meet(ranks: int) -> None:
+    stocks = (one("a", *[6] * 13 * ranks), one("b", *[1] * 46 * ranks), one("c", *[4, 1, 1] * 6 * ranks))  # one window
+    case = replace(SMALL, stocks=stocks, batch_size=8, world_size=ranks, shuffle=10_000)
+    assert laid(case.plan()).runs(0)[0].world_size == ranks
+    shared = 0
+    for seed in range(30):
+        seeded = replace(case, seed=seed)
+        runs = laid(seeded.plan())
+        shared += sum(len(runs.shared(Run(0, 0, rank))[1]) for rank in range(ranks - 1))
+        assert all(len({item.sample for item in batch}) == 8 * ranks for batch in emitted(seeded.plan(), seeded))
+    assert shared > 10
+
+
+def test_a_part_of_a_batch_has_all_sources_too() -> None:
+    stocks = (one("a", *[1] * 800), one("b", *[1] * 800))
+    case = replace(SMALL, stocks=stocks, batch_size=32, shuffle=320)
+    plan = case.plan()
+    halves = [Counter(item.name for item in read(plan, step, 0, 16)) for step in range(plan.num_steps)]
+    assert all(2 <= half["a"] <= 14 for half in halves)
+
+
+@drawn(40)
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(1, 60), st.data())
+def test_stratified_quotas_are_exact_and_floor_or_ceiling_in_every_batch(
+    sizes: list[int], batches: int, data: Any
+) -> None:
+    quotas = [*sizes, -sum(sizes) % batches]
+    counts = [stratified(quotas, first, batches) for first in range(batches + 1)]
+    assert counts[-1] == quotas
+    for before, after in pairwise(counts):
+        batch = [last - first for first, last in zip(before, after, strict=True)]
+        assert sum(batch) == sum(quotas) // batches
+        assert all(
+            quota // batches <= count <= -(-quota // batches) for quota, count in zip(quotas, batch, strict=True)
+        )
+    first, length = data.draw(st.integers(0, batches - 1)), data.draw(st.integers(1, batches))
+    last = min(batches, first + length)
+    gap = widest_gap(last - first, batches)
+    taken = [after - before for before, after in zip(counts[first], counts[last], strict=True)]
+    assert all(count >= quota // gap for quota, count in zip(quotas, taken, strict=True))

@@ -41,7 +41,7 @@ def names_source(folder: Path) -> Source:
 @pytest.fixture
 def sources(tmp_path: Path) -> list[Source]:
     bare = write_source(tmp_path, "bare", [2])
-    equitar.index(bare, jobs=1, progress=False, force=True)
+    equitar.index(bare, labels=False, jobs=1, progress=False)
     return [write_source(tmp_path, "a", [5, 1, 4]), names_source(tmp_path), bare]
 
 

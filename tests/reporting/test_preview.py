@@ -12,7 +12,7 @@ import webdataset as wds
 
 from equitar.errors import PlanError
 from equitar.indexing.index import index
-from equitar.loading.batches import Batches
+from equitar.loading.batches import Batches, execution_of
 from equitar.loading.builders import debiased, exact, mixed
 from equitar.loading.loader import Loader
 from equitar.reporting import preview as plan_preview
@@ -113,7 +113,7 @@ def test_consumers_read_what_is_emitted_for_them(sources: list[Source], build: B
     batches = build(sources, rank=0, world_size=2)
     found = plan(batches, num_workers=2)
     every = list(emissions(batches, num_workers=2))
-    sizes = {one.source.name: one for one in batches.prepared().catalog.sidecars}
+    sizes = {one.source.name: one for one in execution_of(batches).request.resolved.catalog.sidecars}
     for one in found.consumers:
         own = [each for each in every if (each.rank, each.worker) == (one.rank, one.worker)]
         of_rows = [sizes[each.source](int(each.shard[0])).sizes[each.row] for each in own]

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 import webdataset as wds
-from equitar.loading.builders import debiased
-from equitar.reporting.probing import SourceProbe, caption_probe, source_probe
 from scipy.sparse import csr_matrix
 
 import equitar
 from equitar.errors import SourceError
+from equitar.loading.builders import debiased
+from equitar.reporting.probing import SourceProbe, caption_probe, source_probe
 from equitar.sources import Source
 
 NAMES = ["a"] * 200 + ["b"] * 100 + ["c"] * 100

@@ -240,3 +240,11 @@ print(*({"fsspec", "torch", "webdataset"} & set(sys.modules)))
         check=True,
     )
     assert ran.stdout.split() == []
+
+
+def test_lists_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    for name, text in (("list.txt", "a.tar\nb.tar\n"), ("sizes.json", '{"a.tar": 1, "b.tar": 2}')):
+        (tmp_path / name).write_text(
+            text.replace("a.tar", f"{tmp_path}/a.tar").replace("b.tar", f"{tmp_path}/b.tar"), "utf-8-sig"
+        )
+        assert expand(Source("s", f"@{tmp_path}/{name}")).paths == ("a.tar", "b.tar")

@@ -131,7 +131,7 @@ def test_an_index_of_energon_may_be_far_too(tars: Path, tmp_path: Path) -> None:
         with pytest.raises(SourceError, match=r"/\.nv-meta must hold \.info\.json, \.info\.yaml or index\.sqlite"):
             equitar.check(source, jobs=1, progress=False, against=meta)
         site.files["/.nv-meta/index.sqlite"] = (DATA / "energon/.nv-meta/index.sqlite").read_bytes()
-        with pytest.raises(SourceError, match=r"index\.sqlite must lie beside \.info\.json or \.info\.yaml"):
+        with pytest.raises(SourceError, match=r"index\.sqlite must be beside \.info\.json or \.info\.yaml"):
             equitar.check(source, jobs=1, progress=False, against=f"{meta}/index.sqlite")
         site.files["/.nv-meta/.info.json"] = (DATA / "energon/.nv-meta/.info.json").read_bytes()
         faults = ["reset", "reset", "reset"]

@@ -27,7 +27,9 @@ class Parallel(Net):
         """Leave the model whole: only its batches matter here."""
 
     def train_dataloader(self) -> equitar.Loader:
-        sources = [equitar.Source(path.name, str(path / "*.tar"), root=str(path)) for path in sorted(self.folder.iterdir())]
+        sources = [
+            equitar.Source(path.name, str(path / "*.tar"), root=str(path)) for path in sorted(self.folder.iterdir())
+        ]
         ranks: Any = data_ranks(self.trainer) if self.is_told else {}
         return equitar.Loader(equitar.debiased(sources, batch_size=3, **ranks))
 

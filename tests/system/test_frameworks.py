@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import equitar
 from equitar.errors import PlanError
-from equitar.loading.batches import Batches
+from equitar.loading.batches import Batches, own_copy
 from equitar.sources import Source
 from helpers.shards import Drops, keys_of_batches, write_sources
 
@@ -59,29 +59,29 @@ def stateful(batches: Batches, num_workers: int) -> Any:
 @pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
 def test_a_stateful_data_loader_goes_on_byte_for_byte(num_workers: int, steps: int, sources: list[Source]) -> None:
     batches = debiased(sources, stages=[Drops(3)])
-    whole = list(stateful(batches.copied(), num_workers))
-    loader = stateful(batches.copied(), num_workers)
+    whole = list(stateful(own_copy(batches), num_workers))
+    loader = stateful(own_copy(batches), num_workers)
     given = iter(loader)
     assert [next(given) for _ in range(steps)] == whole[:steps]
     state = loader.state_dict()
-    again = stateful(batches.copied(), num_workers)
+    again = stateful(own_copy(batches), num_workers)
     again.load_state_dict(state)
     assert list(again) == whole[steps:]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_stateful_data_loader_at_its_end_goes_on_with_the_next_epoch(num_workers: int, sources: list[Source]) -> None:
-    own = debiased(sources).copied()
+    own = own_copy(debiased(sources))
     loader = stateful(own, num_workers)
     own.set_epoch(4)
     list(loader)
     state = loader.state_dict()
-    other = debiased(sources).copied()
+    other = own_copy(debiased(sources))
     again = stateful(other, num_workers)
     again.load_state_dict(state)
     list(again)  # nothing is left of the epoch, or it is the next one already
     other.set_epoch(5)
-    expected = debiased(sources, plan_workers=max(1, num_workers)).copied()
+    expected = own_copy(debiased(sources, plan_workers=max(1, num_workers)))
     expected.set_epoch(5)
     assert keys_of_batches(again) == keys_of_batches(expected)
 
@@ -118,7 +118,7 @@ def fit(folder: Path, batches: Any, *, callbacks: bool = True, checkpoint: Path 
 
 def of_epochs(batches: Batches, steps: int | None, *epochs: int) -> list[tuple[int, int, list[str]]]:
     """Return what a run must see of epochs, each as long as `steps`."""
-    alone, result = batches.copied(), []
+    alone, result = own_copy(batches), []
     for epoch in epochs:
         alone.set_epoch(epoch)
         result += [(epoch, batch["__step__"], batch["__key__"]) for batch in islice(alone, steps)]
@@ -135,7 +135,7 @@ def test_every_epoch_of_a_trainer_has_its_own_data(
     loader = (
         equitar.Loader(batches, num_workers=num_workers)
         if kind == "Loader"
-        else DataLoader(batches.copied(), batch_size=None, num_workers=num_workers)
+        else DataLoader(own_copy(batches), batch_size=None, num_workers=num_workers)
     )
     net = fit(tmp_path, loader, limit_train_batches=limit)
     assert net.seen == of_epochs(batches, limit, 0, 1, 2)

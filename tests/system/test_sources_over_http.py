@@ -14,6 +14,7 @@ import pytest
 
 import equitar
 from equitar.errors import ReadOnlyError, StaleSidecarError, StorageError
+from equitar.loading.batches import execution_of
 from equitar.sources import Retries, Source
 from helpers.fault_server import FAULTS, Site, serving, site_of
 from helpers.shards import flat, indexed, keys_of, over_ranks, write_tars
@@ -191,7 +192,7 @@ def test_nothing_secret_is_in_errors_reprs_or_states(site: Site, tmp_path: Path)
     batches = batches_of(source)
     loader = equitar.Loader(batches)
     next(iter(loader))
-    said = [repr(source), repr(loader.state_dict()), repr(batches.order), repr(loader.counters())]
+    said = [repr(source), repr(loader.state_dict()), repr(execution_of(batches).request), repr(loader.counters())]
     site.chooser = lambda path, number: "status 503"
     with pytest.raises(StorageError) as raised:
         list(batches_of(source))

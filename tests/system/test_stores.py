@@ -17,6 +17,7 @@ from moto.server import ThreadedMotoServer
 import equitar
 from equitar.cli.app import main
 from equitar.errors import ShardMismatchError, SidecarError, SourceError, StaleSidecarError, StorageError
+from equitar.loading.batches import execution_of
 from equitar.sources import Cache, Retries, Source
 from helpers.shards import flat, indexed, keys_of, write_tars
 
@@ -118,7 +119,7 @@ def test_a_shard_replaced_in_s3_is_found(s3: Source, tars: list[Path]) -> None:
 
 def test_keys_of_s3_are_not_shown(s3: Source) -> None:
     batches = batches_of(indexed(s3))
-    said = repr(s3) + repr(batches.order) + repr(equitar.Loader(batches).state_dict())
+    said = repr(s3) + repr(execution_of(batches).request) + repr(equitar.Loader(batches).state_dict())
     assert "a-secret" not in said
     assert "a-key" not in said
 

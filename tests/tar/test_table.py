@@ -155,7 +155,7 @@ def test_large_data_in_a_compressed_shard_arrive_whole() -> None:
         (pax({"linkpath": "elsewhere"}) + member("a.jpg", b"1"), {"a": {"jpg": b"1"}}),
         (pax({"path": "a.jpg"}) + member("x", b"1") + member("b.jpg", b"2"), {"a": {"jpg": b"1"}, "b": {"jpg": b"2"}}),
         (pax({"comment": "size=9"}) + member("a.jpg", b"1"), {"a": {"jpg": b"1"}}),
-        (member("a.jpg", b"1") + header(b"a.lnk", 7, kind=b"1", link=b"a.jpg") + member("a.cls", b"2"), {"a": {"jpg": b"1", "cls": b"2"}}),
+        (member("a.jpg", b"1") + header(b"a.lnk", 7, kind=b"1", link=b"a.jpg") + member("a.cls", b"2"), {"a": {"jpg": b"1", "lnk": b"1", "cls": b"2"}}),
         (member("a.jpg", b"1", size_field=b"000000000001"), {"a": {"jpg": b"1"}}),
         (member("a.jpg", b"1", size_field=b"          1 "), {"a": {"jpg": b"1"}}),
         (member("a.jpg", b"1", size_field=b"1\0\0\0\0\0\0\0\0\0\0\0"), {"a": {"jpg": b"1"}}),
@@ -275,7 +275,7 @@ def test_the_walk_reads_headers_and_skips_data(tmp_path: Path) -> None:
      "a.j\n", "__a__.jpg", "__a.b__", "__a__/b.c", "__a__b/c.d", "", "/", "a/", "no", "d.e/no", "\udcf6.\udcdf"],
 )  # fmt: skip
 def test_names_split_as_in_webdataset(name: str) -> None:
-    is_meta = (name.startswith("__") and name.endswith("__")) or name.startswith("__a__/")
+    is_meta = (name.startswith("__") and name.endswith("__")) or name.startswith(("__a__/", "__a__."))
     key, field = wds.tariterators.base_plus_ext(name)
     assert split_name(name) == (None if key is None or is_meta else (key, field.lower()))
 

@@ -20,7 +20,7 @@ from equitar.benchmarking.profiler import Profile, profile_into
 from equitar.benchmarking.result import Bench, Group, PartTime, SourceTime, Speed
 from equitar.checks import check_integer
 from equitar.errors import PlanError
-from equitar.loading.batches import Batches
+from equitar.loading.batches import Batches, execution_of
 from equitar.loading.collate import columns
 from equitar.reading.reader import open_shards
 
@@ -92,7 +92,8 @@ def _show(bar: tqdm[Any], what: str) -> None:
 
 
 def _steps(batches: Batches, samples: int, most: int) -> int:
-    each = batches.order.batch_size if batches.order.collate_fn is not None else 1
+    request = execution_of(batches).request
+    each = request.batch_size if request.collate_fn is not None else 1
     return min(most, -(-samples // each))
 
 
@@ -135,15 +136,16 @@ class _Race:
 
 
 def _told(batches: Batches, num_workers: int, first: Profile, warm: Profile, race: _Race) -> Bench:
-    order, prepared = batches.order, batches.prepared()
-    names = [one.name for one in prepared.catalog.sources]
+    request = execution_of(batches).request
+    catalog = request.resolved.catalog
+    names = [one.name for one in catalog.sources]
     mean = {name: warm.bytes_of(name) / max(1, warm.samples[name]) for name in names}
     waiting = race.work.waiting
-    staged = any((*one.stages, *order.stages) for one in prepared.catalog.sources)
-    is_remote = any(one.is_remote for one in order.readers(prepared, open_shards()))
+    staged = any((*one.stages, *request.stages) for one in catalog.sources)
+    is_remote = any(one.is_remote for one in request.readers(open_shards()))
     return Bench(
         samples=first.samples.total(),
-        batch_size=1 if order.collate_fn is None else order.batch_size,
+        batch_size=1 if request.collate_fn is None else request.batch_size,
         num_workers=num_workers,
         cores=os.cpu_count() or 1,
         speeds=_speeds(race, mean),
@@ -154,7 +156,7 @@ def _told(batches: Batches, num_workers: int, first: Profile, warm: Profile, rac
         busy=waiting.busy / waiting.seconds if num_workers else None,
         receiving=waiting.busy / waiting.counts.total() if num_workers else None,
         is_remote=is_remote,
-        in_blocks=not (staged or is_remote) and order.handler is None and order.collate_fn is columns,
+        in_blocks=not (staged or is_remote) and request.handler is None and request.collate_fn is columns,
         missed=tuple(name for name in names if not first.samples[name]),
         refused=race.refused,
     )

@@ -25,10 +25,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from equitar.arrays import Int64
 from equitar.benchmarking.result import Group
-from equitar.loading.batches import Batches
+from equitar.loading.batches import Batches, execution_of, own_copy
 from equitar.loading.loader import Loader
-from equitar.loading.record import Record
-from equitar.loading.request import Request, ResolvedRequest
+from equitar.loading.request import Request
 from equitar.planning.plan import Plan, PlannedSamples
 from equitar.ranks import detect_workers
 from equitar.reading.damage import SampleLostError
@@ -71,8 +70,7 @@ class PlainSource:
 
 
 def plain_sources(
-    order: Request,
-    prepared: ResolvedRequest,
+    request: Request,
     shards: Sequence[Sequence[int]],
     num_samples: Sequence[int],
     *,
@@ -81,19 +79,19 @@ def plain_sources(
     """Return what webdataset reads for the samples that a plan reads first.
 
     Args:
-        order: What a builder was asked for.
-        prepared: What follows from it.
+        request: What a builder was asked for.
         shards: Of each source, by name, the shards that the plan reads of, in the order in which it first does.
         num_samples: Samples that the plan reads of each.
         num_workers: Workers that share the shards; with more of them than shards, more shards are taken.
     """
-    factors = row_factors(prepared.catalog, None)
-    parts = zip(prepared.catalog.sidecars, prepared.catalog.summaries, shards, num_samples, factors, strict=True)
-    return [_plain(order, *part, num_workers) for part in parts if part[3]]
+    catalog = request.resolved.catalog
+    factors = row_factors(catalog, None)
+    parts = zip(catalog.sidecars, catalog.summaries, shards, num_samples, factors, strict=True)
+    return [_plain(request, *part, num_workers) for part in parts if part[3]]
 
 
 def _plain(
-    order: Request,
+    request: Request,
     sidecars: Sidecars,
     summary: Summary,
     first: Sequence[int],
@@ -112,11 +110,11 @@ def _plain(
         urls=list(shard_of),
         num_samples=count,
         reading=_Reading(
-            fields=None if order.fields is None else frozenset(name.lower() for name in order.fields),
-            tolerant=order.handler is not None,
+            fields=None if request.fields is None else frozenset(name.lower() for name in request.fields),
+            tolerant=request.handler is not None,
             kept=None if source.keep is None else _Kept(sidecars, rows, shard_of),
         ),
-        stages=(*source.stages, *order.stages),
+        stages=(*source.stages, *request.stages),
     )
 
 
@@ -163,10 +161,10 @@ class _Kept:
 class PlainBatches(IterableDataset[Any]):
     """Batches of webdataset, each with the name of its source and the number of its samples."""
 
-    def __init__(self, sources: Sequence[PlainSource], order: Request, composed: Sequence[Stage]) -> None:
+    def __init__(self, sources: Sequence[PlainSource], request: Request, composed: Sequence[Stage]) -> None:
         """Prepare; `composed` are the stages over batches."""
         self._sources, self._composed = sources, composed
-        self._batch_size, self._collate = order.batch_size, order.collate_fn
+        self._batch_size, self._collate = request.batch_size, request.collate_fn
 
     def __iter__(self) -> Iterator[tuple[str, int, Any]]:
         """Yield the batches of this worker, source by source."""
@@ -227,20 +225,11 @@ class Waiting:
     waited: dict[str, float] = field(default_factory=dict)
 
 
-class FirstSteps(Batches):
-    """The first steps of batches: a Loader's workers end there, and do not go on behind the back of what runs next."""
-
-    def __init__(self, batches: Batches, steps: int) -> None:
-        """Take an epoch's first steps."""
-        super().__init__(batches.order)
-        self.pipeline, self.walk = list(batches.pipeline), batches.walk
-        self.steps = steps
-
-    def recorded(self) -> Iterator[tuple[Record, Any]]:
-        """Return an iterator over the batches of this consumer, each with its record."""
-        topology, position = self.consumer()
-        own = range(position.step + topology.worker, self.steps, max(1, topology.num_workers))
-        return islice(super().recorded(), len(own))
+def first_steps(batches: Batches, steps: int) -> Batches:
+    """Return the first steps of batches: a Loader's workers end there, and do not disturb what runs next."""
+    result = own_copy(batches)
+    execution_of(result).end = steps
+    return result
 
 
 class Workload:
@@ -255,29 +244,28 @@ class Workload:
 
     def __init__(self, batches: Batches, plan: Plan, steps: int, *, epoch: int, num_workers: int) -> None:
         """Look up what the steps read."""
-        self._batches, self._epoch, self._steps, self._num_workers = batches, epoch, steps, num_workers
-        self._first, self.waiting = FirstSteps(batches, steps), Waiting()
-        order, prepared = batches.order, batches.prepared()
-        shares = (plan.share(step, prepared.rank, prepared.world_size) for step in range(steps))
+        self._epoch, self._steps, self._num_workers = epoch, steps, num_workers
+        self._first, self.waiting = first_steps(batches, steps), Waiting()
+        self._execution = execution_of(batches)
+        request, resolved = self._execution.request, self._execution.request.resolved
+        shares = (plan.share(step, resolved.rank, resolved.world_size) for step in range(steps))
         places = [plan.samples(step, *share) for step, share in enumerate(shares)]
         source, shard, row, copy = (np.concatenate(columns) for columns in zip(*places, strict=True))
-        names = [one.name for one in prepared.catalog.sources]
+        names = [one.name for one in resolved.catalog.sources]
         index_of = np.array([names.index(name) for name in plan.names])
         self._places = PlannedSamples(index_of[source], shard, row, copy)
-        sources = range(len(prepared.catalog.sources))
+        sources = range(len(resolved.catalog.sources))
         self.num_samples = [int((self._places.source == one).sum()) for one in sources]
         of_source = [shard[self._places.source == one].tolist() for one in sources]
-        self.plain: list[PlainSource] = plain_sources(
-            order, prepared, of_source, self.num_samples, num_workers=num_workers
-        )
+        self.plain: list[PlainSource] = plain_sources(request, of_source, self.num_samples, num_workers=num_workers)
         urls = {url for one in self.plain for url in one.urls}
-        for sidecars, shards in zip(prepared.catalog.sidecars, of_source, strict=True):
+        for sidecars, shards in zip(resolved.catalog.sidecars, of_source, strict=True):
             urls |= {sidecars.shards.urls[one] for one in set(shards)}
         self.files = sorted({path for url in urls if (path := local_path(url)) is not None})
 
     def contenders(self) -> list[Contender]:
         """Return all who run; those with workers keep these from run to run."""
-        plain = PlainBatches(self.plain, self._batches.order, self._batches.pipeline)
+        plain = PlainBatches(self.plain, self._execution.request, self._execution.stages)
         found = [
             Contender(group="read", name="webdataset", run=self._read_plain, is_plain=True),
             Contender(group="read", name="equitar", run=self._read),
@@ -312,26 +300,26 @@ class Workload:
         return {one.name: sum(1 for _ in one.samples(0, 0, staged=False)) for one in self.plain}
 
     def _read(self) -> Mapping[str, int]:
-        order, prepared = self._batches.order, self._batches.prepared()
-        shelf = open_shards()
-        opened = order.readers(prepared, shelf)
-        readers = [order.tolerant(one) for one in opened]
+        request = self._execution.request
+        cache = open_shards()
+        opened = request.readers(cache)
+        readers = [request.tolerant(one) for one in opened]
         try:
             for number, (source, shard, row) in enumerate(zip(*map(np.ndarray.tolist, self._places[:3]), strict=True)):
-                if number % order.batch_size == 0:
-                    shelf.evict()
+                if number % request.batch_size == 0:
+                    cache.evict()
                 with suppress(SampleLostError):
                     readers[source].read(shard, row)
         finally:
             for one in opened:
                 one.close()
-        names = [one.name for one in prepared.catalog.sources]
+        names = [one.name for one in request.resolved.catalog.sources]
         return dict(zip(names, self.num_samples, strict=True))
 
     def _in_process(self) -> Mapping[str, int]:
         self._first.set_epoch(self._epoch)
         counts: Counter[str] = Counter()
-        for record, _ in self._first.recorded():
+        for record, _ in execution_of(self._first).recorded():
             counts.update(dict(record.counts))
         return counts
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from equitar.benchmarking.result import ShardTime
-from equitar.loading.batches import Batches
-from equitar.loading.feed import Feed, ReadsSamples, name_of
+from equitar.loading.batches import Batches, execution_of
+from equitar.loading.feed import Feed, name_of
 from equitar.loading.record import Record
 from equitar.loading.request import Request
 from equitar.planning.plan import Plan
 from equitar.ranks import Topology
-from equitar.reading.reader import Reader, open_shards
+from equitar.reading.reader import Reader, SampleReader, open_shards
 from equitar.sidecars.store import Sidecars
 from equitar.sources import Sample, Stage
 
@@ -142,20 +142,21 @@ def profile_into(
         epoch: Which epoch it is.
         is_enough: Asked after each step.
     """
-    order, prepared = batches.order, batches.prepared()
-    watch, shelf = profile.watch, open_shards()
-    readers = order.readers(prepared, shelf)
-    composed = _timed(batches.pipeline, watch, None, "composed")
+    execution = execution_of(batches)
+    request, resolved = execution.request, execution.request.resolved
+    watch, cache = profile.watch, open_shards()
+    readers = request.readers(cache)
+    composed = _timed(execution.stages, watch, None, "composed")
     feeds = {
-        sidecars.source.name: _feed(profile, order, sidecars, reader, composed)
-        for sidecars, reader in zip(prepared.catalog.sidecars, readers, strict=True)
+        sidecars.source.name: _feed(profile, request, sidecars, reader, composed)
+        for sidecars, reader in zip(resolved.catalog.sidecars, readers, strict=True)
     }
-    collate_fn = None if order.collate_fn is None else _timed_collate(order.collate_fn, watch)
-    topology = Topology(rank=prepared.rank, world_size=prepared.world_size)
+    collate_fn = None if request.collate_fn is None else _timed_collate(request.collate_fn, watch)
+    topology = Topology(rank=resolved.rank, world_size=resolved.world_size)
     chosen = [feeds[name] for name in plan.names]
-    emitter = replace(order, collate_fn=collate_fn).emitter(plan, topology, epoch, chosen, shelf, None)
-    timed = batches.copied()
-    timed.pipeline = list(composed)
+    emitter = replace(request, collate_fn=collate_fn).emitter(plan, topology, epoch, chosen, cache, None)
+    timed = execution.copied()
+    timed.stages = list(composed)
     try:
         _take(profile, timed.composed(emitter.run(0)), is_enough)
     finally:
@@ -164,11 +165,11 @@ def profile_into(
 
 
 def _feed(
-    profile: Profile, order: Request, sidecars: Sidecars, reader: Reader, composed: Sequence[_TimedStage]
+    profile: Profile, request: Request, sidecars: Sidecars, reader: Reader, composed: Sequence[_TimedStage]
 ) -> Feed:
     """Return the feed of a source, with the stopwatch around its parts, which the profile learns of."""
-    source, tolerant = sidecars.source, order.tolerant(reader)
-    stages = _timed((*source.stages, *order.stages), profile.watch, source.name, "stage")
+    source, tolerant = sidecars.source, request.tolerant(reader)
+    stages = _timed((*source.stages, *request.stages), profile.watch, source.name, "stage")
     ordered = [
         *(TimedPart(source.name, kind) for kind in ("open", "read")),
         *(stage.part for stage in stages),
@@ -181,9 +182,9 @@ def _feed(
     return Feed(
         source.name,
         _TimedReader(tolerant, opened, sidecars, profile),
-        stages if stages or tolerant is reader else [iter],  # through a stage, as only what takes that way may be lost
+        stages,
         paths=sidecars.shards.paths,
-        max_substitutes=order.max_substitutes,
+        max_substitutes=request.max_substitutes,
     )
 
 
@@ -202,18 +203,19 @@ def _take(profile: Profile, emitted: Iterator[tuple[Record, Any]], is_enough: Ca
     watch.switch(OWN)
 
 
-class _TimedReader:
+class _TimedReader(SampleReader):
     """Reads by a reader, and notes how long that takes for each shard."""
 
     def __init__(
-        self, reader: ReadsSamples, opened: Callable[[int], object] | None, sidecars: Sidecars, profile: Profile
+        self, reader: SampleReader, opened: Callable[[int], object] | None, sidecars: Sidecars, profile: Profile
     ) -> None:
         self._reader, self._opened, self._profile = reader, opened, profile
+        self.may_lose = reader.may_lose
         self._source, self._paths = sidecars.source.name, sidecars.shards.paths
         self._seen: set[int] = set()
 
     def read(self, shard: int, row: int) -> Sample:
-        """Return one sample; see `ReadsSamples`."""
+        """Return one sample; see `SampleReader`."""
         watch, profile = self._profile.watch, self._profile
         before = watch.switch(TimedPart(self._source, "open"))
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -73,6 +73,7 @@ class ShardResult:
     written: bool  # whether its sidecar was made now
     label_spec: str  # as its sidecar records it
     notes: tuple[str, ...] = ()  # oddities
+    special_members: int = 0  # links, devices and the like in it, which are ignored
     matched: Int64 | None = None  # row of the table of labels for each sample, -1 for none; None without a table
     rule: str = ""  # by which they were matched
 
@@ -152,7 +153,15 @@ def _indexed(shard: Shard, file: BinaryIO, shard_size: int, job: LabelJob) -> Sh
     )
     write_sidecar(shard.sidecar, sidecar, storage_options=shard.options)
     row = shard_summary(shard.path, sidecar)
-    return ShardResult(row=row, written=True, label_spec=str(job.spec), notes=table.notes, matched=matched, rule=rule)
+    return ShardResult(
+        row=row,
+        written=True,
+        label_spec=str(job.spec),
+        notes=table.notes,
+        special_members=table.special_members,
+        matched=matched,
+        rule=rule,
+    )
 
 
 def rename_classes(shard: Shard, *, class_names: ClassNames) -> ShardResult:
@@ -281,7 +290,7 @@ def _check_label_place(table: MemberTable, extract: Extractor, shard: Shard, fil
         raise NoSuchLabelError(
             f"labels are read from field {wanted!r} but samples of {shard.where} have {there}; {guess}name one of these, {advice}"
         )
-    if isinstance(extract, JsonLabels) and all(value is None for value in _json_values(table, extract, shard.where)):
+    if isinstance(extract, JsonLabels) and _is_null_everywhere(table, extract, shard.where):
         keys = _json_keys(table, shard.where)
         first = re.match(r"\w*", extract.path)
         guess = _guess(first[0], [], keys) if first and first[0] not in keys else ""
@@ -292,17 +301,20 @@ def _check_label_place(table: MemberTable, extract: Extractor, shard: Shard, fil
         )
 
 
-def _json_values(table: MemberTable, extract: JsonLabels, where: str) -> Iterator[object]:
+def _is_null_everywhere(table: MemberTable, extract: JsonLabels, where: str) -> bool:
     path = search(extract.path)
-    for content in table.contents:
-        if "json" in content:
-            yield path(parse_json(content["json"], where=f"member 'json' of {where}"))
+    jsons = (content["json"] for content in table.contents if "json" in content)
+    try:
+        return all(path(parse_json(raw, where=where)) is None for raw in jsons)
+    except ValueError:  # of broken JSON or a wrong type: reported with its key when labels are read
+        return False
 
 
 def _json_keys(table: MemberTable, where: str) -> list[str]:
     """Return the keys of the JSON of the first sample that has some."""
-    for content in table.contents:
-        parsed = parse_json(content["json"], where=f"member 'json' of {where}") if "json" in content else None
+    for key, content in zip(table.keys, table.contents, strict=True):
+        place = f"member 'json' of key {key!r} of {where}"
+        parsed = parse_json(content["json"], where=place) if "json" in content else None
         if isinstance(parsed, dict) and parsed:
             return sorted(map(str, parsed))
     return []

@@ -13,7 +13,7 @@ from operator import itemgetter
 import numpy as np
 
 from equitar.arrays import Int64
-from equitar.errors import LabelError, MissingShardError, SidecarError, SourceError
+from equitar.errors import LabelError, MissingShardError, SidecarError, SourceError, StorageError
 from equitar.indexing.housekeeping import holes, sweep
 from equitar.indexing.label_job import Known
 from equitar.indexing.shard_task import Shard, ShardResult
@@ -40,6 +40,7 @@ class SourceReport:
         samples: Samples in all its shards.
         bytes: Length of all its shards.
         notes: Oddities that are not errors, counted.
+        special_members: Links, devices and the like in the shards indexed now, which are ignored.
         summary: Digest of its new summary; None if none was written.
         added: Paths of shards that the previous summary did not have, sorted; all of them if there was none.
         changed: Paths of shards whose members or labels were different in the previous summary.
@@ -55,6 +56,7 @@ class SourceReport:
     samples: int
     bytes: int
     notes: tuple[str, ...]
+    special_members: int
     summary: str | None
     added: tuple[str, ...]
     changed: tuple[str, ...]
@@ -83,6 +85,7 @@ class SourceJob:
     matched: list[Int64] = field(default_factory=list)
     rules: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    special_members: int = 0
     before: Summary | None = None
     summary: Summary | None = None
 
@@ -97,6 +100,7 @@ class SourceJob:
         self.label_specs[result.label_spec] += 1
         if result.written:
             self.written.add(shard.path)
+        self.special_members += result.special_members
         for note in result.notes:
             kind = re.sub(r"[0-9]+|'.*'", "", note)
             where, first, times = self.oddities.get(kind, (shard.path, note, 0))
@@ -152,6 +156,7 @@ class SourceJob:
             samples=sum(int(row.num_samples[0]) for row in self.rows.values()),
             bytes=sum(int(row.shard_sizes[0]) for row in self.rows.values()),
             notes=tuple(self.notes),
+            special_members=self.special_members,
             summary=None if self.summary is None else self.summary.digest,
             added=tuple(sorted(now.keys() - before.keys())),
             changed=tuple(sorted(path for path in now.keys() & before.keys() if now[path] != before[path])),
@@ -173,12 +178,20 @@ class SourceJob:
         return any(row.label_counts is not None and len(row.label_counts.ids) for row in self.rows.values())
 
     def known_labels(self) -> Known | None:
-        """Return how labels were made before, by the sidecar of a shard in the previous summary; None without labels."""
-        if self.before is None or self.before.label_counts is None:
+        """Return how labels were made before, by the sidecar of a shard in the previous summary; None without labels.
+
+        Sidecars that now get a folder of their own may have been beside the shards before.
+        """
+        summary, listed = self.before, self.listed
+        if summary is None and self.source.sidecars is not None:
+            listed = replace(listed, sidecars=listed.root)
+            with suppress(StorageError):
+                summary = _previous_summary(self.source, listed)
+        if summary is None or summary.label_counts is None:
             return None
-        for path in self.before.paths[:_SIDECARS_TRIED]:
+        for path in summary.paths[:_SIDECARS_TRIED]:
             with suppress(SidecarError):  # missing or damaged: others say the same
-                url = sidecar_url(self.listed, path)
+                url = sidecar_url(listed, path)
                 sidecar = read_sidecar(url, fix="", storage_options=self.source.storage_options)
                 if sidecar.label_spec:
                     return LabelSpec.parse(sidecar.label_spec), sidecar.class_names

@@ -19,6 +19,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
@@ -35,6 +36,7 @@ Missing: TypeAlias = Literal["error", "empty"]
 FUNCTION_FIX = "read such labels with `package.module:function`"
 _SPECS = "a field (`cls`, `txt`), `json:PATH`, `npy` or `package.module:function`"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,99}")  # Python refuses integers of thousands of digits
+_LONG_INTEGER = re.compile(rb"[0-9]{19}")
 _HEXADECIMAL = re.compile(r"[+-]?0[xob][0-9a-f]+", re.IGNORECASE)
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _FIELD = re.compile(r"[^\s:/.][^\s:/]*")
@@ -94,11 +96,11 @@ class TextLabels:
 
     def __call__(self, sample: Sample, *, where: str) -> Labels:
         """Return the label; `where` names shard and key in errors."""
-        raw = sample.get(self.field)
+        raw = _member(sample, self.field, self.missing, where)
         if raw is None:
-            return no_label(self.missing, f"no member {self.field!r}", where)
+            return []
         try:
-            text = raw.decode("utf-8").strip()
+            text = raw.decode("utf-8-sig").strip()
         except UnicodeDecodeError as error:
             raise LabelError(f"member {self.field!r} is not UTF-8 text for {where}; {FUNCTION_FIX}") from error
         return as_labels([parse_label(text, where=where)], where=where)
@@ -117,9 +119,9 @@ class JsonLabels:
 
     def __call__(self, sample: Sample, *, where: str) -> Labels:
         """Return the labels; `where` names shard and key in errors."""
-        raw = sample.get("json")
+        raw = _member(sample, "json", self.missing, where)
         if raw is None:
-            return no_label(self.missing, "no member 'json'", where)
+            return []
         parsed = parse_json(raw, where=f"member 'json' of {where}")
         try:
             value = search(self.path)(parsed)
@@ -147,9 +149,9 @@ class NpyLabels:
 
     def __call__(self, sample: Sample, *, where: str) -> Labels:
         """Return the labels; `where` names shard and key in errors."""
-        raw = sample.get(self.field)
+        raw = _member(sample, self.field, self.missing, where)
         if raw is None:
-            return no_label(self.missing, f"no member {self.field!r}", where)
+            return []
         try:
             array = np.lib.format.read_array(io.BytesIO(raw), allow_pickle=False)
         except ValueError as error:
@@ -195,6 +197,14 @@ def no_label(missing: Missing, what: str, where: str) -> Labels:
     raise LabelError(f"the label is missing ({what}) for {where}; {fix}")
 
 
+def _member(sample: Sample, field: str, missing: Missing, where: str) -> bytes | None:
+    """Return the bytes of a member, None if it may be missing."""
+    raw: bytes | None = sample.get(field)
+    if raw is None:
+        no_label(missing, f"no member {field!r}", where)
+    return raw
+
+
 def parse_label(text: str, *, where: str) -> int | str:
     """Return a word as an id or a name; one that looks like another kind of number is an error.
 
@@ -235,9 +245,16 @@ def as_labels(values: Iterable[object], *, where: str) -> Labels:
 
 
 def parse_json(raw: bytes, *, where: str) -> Any:
-    """Return the value of JSON bytes; broken JSON is a LabelError."""
+    """Return the value of JSON bytes in UTF-8; broken JSON is a LabelError.
+
+    A byte-order mark is ignored, and NaN is a float, as in Python, whether or not orjson is installed.
+    """
+    fast = _fast_loads()
+    if fast is not None and not _LONG_INTEGER.search(raw):  # which it reads as a float
+        with suppress(ValueError):  # it is stricter: what it refuses is judged below
+            return fast(raw)
     try:
-        return _json_loads()(raw)
+        return json.loads(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise LabelError(f"JSON is broken ({error}) for {where}; write it again") from error
 
@@ -271,10 +288,8 @@ def _is_number(text: str) -> bool:
 
 
 @cache
-def _json_loads() -> Callable[[bytes], Any]:
-    module = importlib.import_module("orjson") if importlib.util.find_spec("orjson") else json
-    loads: Callable[[bytes], Any] = module.loads
-    return loads
+def _fast_loads() -> Callable[[bytes], Any] | None:
+    return importlib.import_module("orjson").loads if importlib.util.find_spec("orjson") else None
 
 
 # Looked up by text instead of held by the extractors, so that parsed paths and functions need not be picklable.

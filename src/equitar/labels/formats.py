@@ -184,7 +184,7 @@ def _parsed(raw: bytes, path: str) -> Any:
     """Return parsed annotations; with msgspec, only the parts that are needed."""
     if importlib.util.find_spec("msgspec"):
         msgspec: Any = importlib.import_module("msgspec")
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # reported below, as without msgspec
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # reported below, as without msgspec
             return msgspec.json.decode(raw, type=_File)
     return parse_json(raw, where=path)
 

@@ -1,38 +1,32 @@
-"""What does a user build? Batches: a webdataset pipeline that executes a plan.
-
-Everything expensive happens at the first `iter()`, `len()` or `plan()`, not when a pipeline is built: the summaries are read,
-the rank is asked for. The answer travels to the workers with the pipeline.
-
-What does a training read? Its own pipeline, found by name, with other numbers where the command line gives some.
-"""
+"""Batches: what a builder returns, a webdataset pipeline that executes a plan; and loading them by name for the command line."""
 
 from __future__ import annotations
 
 import copy
 import importlib
 import inspect
-import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import webdataset as wds
 
-from equitar.errors import PlanError, SourceError, StageError
-from equitar.loading.position import Position, SharedPosition
-from equitar.loading.record import Record
-from equitar.loading.request import Request, ResolvedRequest
-from equitar.loading.state import State, check_state, position_in, state_of, walk_in
+from equitar.display import Display, Displayed
+from equitar.errors import PlanError, SourceError
+from equitar.loading.execution import Execution
+from equitar.loading.position import SharedPosition
+from equitar.loading.request import Request
+from equitar.loading.state import State, check_state, summaries_in
 from equitar.misuse import refuse_resharding, warn_of_batching_workers, warn_of_plan_in_worker
-from equitar.planning.passes import PassStart
 from equitar.planning.plan import Plan
-from equitar.planning.recipes import Debiased, Exact
+from equitar.planning.recipes import Exact
 from equitar.planning.weights import Weights
-from equitar.ranks import RankChoice, Topology, consumer, detect_workers
+from equitar.progress import Position, checked_epoch
+from equitar.ranks import RankChoice, Topology, detect_workers
 from equitar.sidecars.catalog import Repeat
+from equitar.text import counted
 
-logger = logging.getLogger("equitar")
 _INSTEAD = {
     "shuffle": "`shuffle=` of the builder",
     "batched": "`batch_size=` and `collate_fn=` of the builder",
@@ -51,124 +45,111 @@ _INSTEAD = {
     "lmdb_cached": "nothing: sidecars make reading cheap",
 }
 
+_PUBLIC = (
+    "compose",
+    "extract_keys",
+    "load_state_dict",
+    "map",
+    "map_dict",
+    "map_tuple",
+    "plan",
+    "rename",
+    "rename_keys",
+    "set_epoch",
+    "sources",
+    "state_dict",
+    "to_tuple",
+)
 
-class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no types
-    """Batches, or single samples, as a plan says; made by `debiased`, `mixed` and `exact`.
+
+class Batches(Displayed, wds.DataPipeline):  # type: ignore[misc]  # webdataset has no types
+    """Batches, or single samples, of a plan; returned by `debiased`, `mixed` and `exact`.
 
     It is an `IterableDataset`: use it in `equitar.Loader`, or in ``DataLoader(batches, batch_size=None)`` with `set_epoch`
     before every epoch. Methods of webdataset that give one batch for each batch compose: `map`, `map_dict`, `map_tuple`,
     `to_tuple`, `rename`, `rename_keys`, `extract_keys`.
     """
 
-    def __init__(self, order: Request) -> None:
-        """Keep an order; nothing is read yet."""
+    def __init__(self, request: Request) -> None:
+        """Keep a request; nothing is read yet."""
+        self._execution = Execution(request)
         super().__init__()
-        self.order = order
-        self._made: tuple[tuple[int, ...], Plan] | None = None
-        self._has_said_left_out = False
-        self.walk = PassStart()
         self._resumed: Position | None = None  # from `load_state_dict`: used once, in this process only
         self._next: Position | None = None  # what this process emits next, for `state_dict`
-        self.clock = SharedPosition()
         self._is_of_worker = detect_workers()[1] > 0  # made within a worker, and no epoch was set
 
-    def __getstate__(self) -> dict[str, Any]:
-        self.prepared()  # workers must not look for their rank, nor read all sidecars again
-        return {**self.__dict__, "_made": None}
-
     def __copy__(self) -> Batches:
-        # Not by `__getstate__`, which prepares: a launcher may not have made the ranks yet, and a state may name other summaries.
         result = type(self).__new__(type(self))
-        result.__dict__.update(self.__dict__, _made=None)
+        result.__dict__.update(self.__dict__, _execution=self._execution.copied())
         return result
 
-    def prepared(self) -> ResolvedRequest:
-        """Return what is asked for once: catalog, supplies and rank; see `Order.prepared`."""
-        return self.order.prepared()
+    def _display(self) -> Display:
+        request, plan = self._execution.request, self._execution.latest_plan
+        resolved = request.resolved_already
+        words = [
+            type(request.recipe).__name__.lower(),
+            counted(len(request.sources), "source"),
+            "single samples" if request.collate_fn is None else f"batch_size={request.batch_size}",
+        ]
+        if resolved is not None:
+            words.append(f"rank {resolved.rank} of {resolved.world_size}")
+        if plan is not None:
+            words.append(f"{counted(plan.num_steps, 'step')} per epoch")
+        samples: dict[str, int | None] = dict.fromkeys(source.name for source in request.sources)
+        if resolved is not None:
+            samples |= {supply.name: int(supply.num_rows.sum()) for supply in resolved.supplies}
+        return Display((f"Batches({', '.join(words)})",), samples)
 
-    def copied(self) -> Batches:
-        """Return the same batches with a clock of their own, for a Loader."""
-        result = copy.copy(self)
-        result.clock = SharedPosition()
-        return result
+    def __dir__(self) -> list[str]:
+        return [*(name for name in super().__dir__() if name.startswith("_")), *_PUBLIC]
+
+    @property
+    def pipeline(self) -> list[Any]:
+        """The composed stages, where webdataset looks for them."""
+        return self._execution.stages
+
+    @pipeline.setter
+    def pipeline(self, stages: list[Any]) -> None:
+        self._execution.stages = stages
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the next iterator at the start of an epoch, >= 0; where `load_state_dict` was just called, in the middle of it."""
-        if epoch < 0:
-            raise ValueError(f"`epoch` must be >= 0; got {epoch}")
+        """Begin the next iterator at the start of an epoch, >= 0; if `load_state_dict` was just called, in the middle of it."""
+        checked_epoch(epoch)
         if self._resumed is not None and self._resumed.epoch == epoch:
             return
         self._resumed, self._is_of_worker = None, False
-        self.clock.position = Position(epoch, 0, 0, 0)
+        self._execution.start.position = Position(epoch)
         self._next = None
 
     def plan(self, epoch: int | None = None, *, num_workers: int | None = None) -> Plan:
         """Return the plan of an epoch.
 
         Args:
-            epoch: Which epoch; None is the one that comes next.
+            epoch: Which epoch; None is the next one.
             num_workers: DataLoader workers of each rank; None is this process's own.
 
         Raises:
             PlanError: If the promises cannot be kept.
         """
-        position = self.clock.position if epoch is None else Position(epoch, 0, 0, 0)
-        return self.plan_at(position, detect_workers()[1] if num_workers is None else num_workers)
-
-    def plan_at(self, position: Position, num_workers: int) -> Plan:
-        """Return the plan of the epoch that begins at a position; the latest is remembered."""
-        name = (position.epoch, position.lanes, position.world_size, num_workers)
-        if self._made is None or self._made[0] != name:
-            self._made = (name, self.order.plan(self.prepared(), position, num_workers, self.walk))
-            self._say_left_out(self._made[1])
-        return self._made[1]
-
-    def _say_left_out(self, plan: Plan) -> None:
-        """Log once which sources are too short for the plan."""
-        left_out = [supply for supply in self.prepared().supplies if supply.name not in plan.names]
-        if self._has_said_left_out or detect_workers()[1]:
-            return
-        self._has_said_left_out = bool(left_out)
-        accumulation_steps = self.order.recipe.accumulation_steps if isinstance(self.order.recipe, Debiased) else 1
-        for supply in left_out:
-            logger.warning(
-                "source %r is left out: it has %d samples but one global batch needs %d",
-                supply.name,
-                supply.copies,
-                plan.global_batch * accumulation_steps,
-            )
-
-    def walk_from(self, state: State) -> Position:
-        """Take over from a state how its epochs go along the passes, and return its position."""
-        position = position_in(state)
-        self.go_along(walk_in(state))
-        return position
-
-    def take_summaries(self, summaries: Mapping[str, str]) -> None:
-        """Go on with the summaries that a state names, though its sources may have grown since; others are the newest."""
-        self.order = self.order.going_on(summaries)
-        self._made = None
-
-    def go_along(self, walk: PassStart) -> None:
-        """Go along the passes by a walk: the plan of the latest epoch is forgotten."""
-        self.walk, self._made = walk, None
+        position = self._execution.start.position if epoch is None else Position(epoch)
+        return self._execution.plan_at(position, detect_workers()[1] if num_workers is None else num_workers)
 
     def sources(self, epoch: int) -> list[str] | None:
         """Return the name of the source of every step of an epoch on this rank, or None where batches are mixed."""
         plan = self.plan(epoch)
-        found = plan.sources(self.prepared().rank)
-        return None if found is None else [plan.names[one] for one in found.tolist()]
+        sources = plan.sources(self._execution.request.resolved.rank)
+        return None if sources is None else [plan.names[source] for source in sources.tolist()]
 
     def __len__(self) -> int:
         """Return the number of steps of an epoch; it is the same for every epoch and every number of workers."""
         return self.plan().num_steps
 
     def __iter__(self) -> Iterator[Any]:
-        """Return an iterator over the epoch of the clock."""
+        """Return an iterator over the epoch that comes next."""
         refuse_resharding()
-        topology, position = self.consumer()
+        topology, position = self._execution.consumer()
         if not topology.num_workers:
-            self.order.check_rank()
+            self._execution.request.check_rank()
         first_step = position.step + topology.worker
         if self._resumed is not None:
             position, first_step, self._resumed = self._resumed, self._resumed.step, None
@@ -176,94 +157,59 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         self._next = position._replace(step=first_step)
         return self._advancing(topology, position, first_step)
 
-    def recorded(self) -> Iterator[tuple[Record, Any]]:
-        """Return an iterator over the epoch of the clock, each batch with its record; for a Loader, which moves the clock."""
-        topology, position = self.consumer()
-        return self._from(topology, position, position.step + topology.worker)
-
-    def consumer(self) -> tuple[Topology, Position]:
-        """Return who reads in this process, and where it begins."""
-        prepared = self.prepared()
-        return consumer(prepared.rank, prepared.world_size), self.clock.position
-
     def _advancing(self, topology: Topology, position: Position, first_step: int) -> Iterator[Any]:
-        plan, workers = self.plan_at(position, topology.num_workers), topology.num_workers
+        start, workers = self._execution.start, topology.num_workers
+        plan = self._execution.plan_at(position, workers)
         if workers and topology.worker == 0 and plan.is_whole:
             self._warn_in_worker()
-        if workers and topology.worker == 0 and plan.is_whole and self.clock.begins_again(position.epoch):
+        if workers and topology.worker == 0 and plan.is_whole and start.begins_again(position.epoch):
             warnings.warn(
                 f"epoch {position.epoch} begins again; call `set_epoch` before each epoch, or use equitar.Loader",
                 stacklevel=2,
             )
-        for record, batch in self._from(topology, position, first_step):
+        for record, batch in self._execution.run(topology, position, first_step):
             self._next = position._replace(step=record.step + max(1, workers))
-            # With the last batch, not after it: who takes as many as there are never asks for more.
+            # With the last batch, not after it: who takes exactly that many never asks for more.
             if record.step == plan.num_steps - 1 and not workers:
-                self._next = Position(position.epoch + 1, 0, 0, 0)
-                if self.clock.position == position:  # else `set_epoch` was called on the way
-                    self.clock.position = self._next
+                self._next = Position(position.epoch + 1)
+                if start.position == position:  # otherwise `set_epoch` was called in the meantime
+                    start.position = self._next
             yield batch
 
     def _warn_in_worker(self) -> None:
         """Warn once of what a DataLoader does to epochs and batches."""
-        if self.clock.was_begun:
+        if self._execution.start.was_begun:
             return
         warn_of_batching_workers()
         if self._is_of_worker:
             warn_of_plan_in_worker()
 
-    def _from(self, topology: Topology, position: Position, first_step: int) -> Iterator[tuple[Record, Any]]:
-        plan = self.plan_at(position, topology.num_workers)
-        return self.composed(self.order.emitted(self.prepared(), plan, topology, position.epoch, first_step))
-
     def state_dict(self) -> State:
         """Return where this process stands: after its latest batch. In a worker, the state of this worker alone.
 
-        torchdata's StatefulDataLoader collects these; it insists on the same number of workers. `Loader` does not.
+        torchdata's StatefulDataLoader collects these; it requires the same number of workers. `Loader` does not.
         """
-        topology, position = self.consumer()
-        position = self._next or position
-        return state_of(self.order, self.plan_at(position, topology.num_workers), position)
+        topology, position = self._execution.consumer()
+        return self._execution.state_at(self._next or position, topology.num_workers)
 
     def load_state_dict(self, state: State) -> None:
         """Begin the next iterator of this process where another stood.
 
         Raises:
-            PlanError: If the state is of another plan; it says what differs.
+            PlanError: If the state belongs to another plan; it says what differs.
         """
-        if not detect_workers()[1]:  # else the main process, which knows the length, has read the newest ones
-            self.take_summaries(state["summaries"] if state["step"] else {})
-        topology, _ = self.consumer()
-        position = self.walk_from(state)
-        plan = self.plan_at(position, topology.num_workers)
-        check_state(state, state_of(self.order, plan, position))
-        if not topology.num_workers and position.step >= plan.num_steps:
-            position = Position(position.epoch + 1, 0, 0, 0)
+        execution = self._execution
+        if not detect_workers()[1]:  # otherwise the main process, which knows the length, has read the newest ones
+            execution.use_summaries(summaries_in(state) if state["step"] else {})
+        topology, _ = execution.consumer()
+        position = execution.follow_state(state)
+        check_state(state, execution.state_at(position, topology.num_workers))
+        num_steps = execution.plan_at(position, topology.num_workers).num_steps
+        if not topology.num_workers and position.step >= num_steps:
+            position = Position(position.epoch + 1)
         self._resumed = self._next = position
         if not topology.num_workers:
-            self.clock.position = position
-
-    def composed(self, batches: Iterator[tuple[Record, Any]]) -> Iterator[tuple[Record, Any]]:
-        """Take batches through the composed stages, and their records past them."""
-        if not self.pipeline:
-            yield from batches
-            return
-        records: list[Record] = []
-
-        def noted() -> Iterator[Any]:
-            for record, batch in batches:
-                records.append(record)
-                yield batch
-
-        stream: Iterable[Any] = noted()
-        for stage in self.pipeline:
-            stream = self.invoke(stage, stream)
-        for batch in stream:
-            if len(records) != 1:
-                raise StageError(f"a composed stage must give one batch for each; it took {len(records)} for one")
-            yield records.pop(), batch
-        if records:
-            raise StageError("a composed stage must give one batch for each; it dropped the last one")
+            execution.start.position = position
 
     def map(self, function: Callable[[Any], Any]) -> Batches:
         """Return these batches with a function applied to each."""
@@ -315,43 +261,55 @@ class Batches(wds.DataPipeline):  # type: ignore[misc]  # webdataset has no type
         self.__getattr__("repeat")
 
 
+def execution_of(batches: Batches) -> Execution:
+    """Return how batches are executed: for the rest of equitar, not for users."""
+    return batches._execution  # noqa: SLF001  (their own module)
+
+
+def own_copy(batches: Batches) -> Batches:
+    """Return the same batches with a position of their own."""
+    result = copy.copy(batches)
+    execution_of(result).start = SharedPosition()
+    return result
+
+
 def load_training(name: str) -> Batches:
-    """Return the batches that ``package.module:name`` names: a pipeline, or a function without arguments that returns one.
+    """Return the batches that ``package.module:name`` names, or that a function of that name returns without arguments.
 
     Raises:
-        SourceError: If it cannot be imported, or is anything else.
+        SourceError: If it cannot be imported, or is something else.
     """
     module, _, attribute = name.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
     except ImportError as error:
         raise SourceError(
             f"SOURCE must be name=urls or package.module:name; module {module!r} of {name!r} cannot be imported ({error})"
         ) from error
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            there = ", ".join(sorted(one for one in vars(found) if not one.startswith("_"))[:8]) or "nothing"
-            raise SourceError(f"module {module!r} must have {attribute!r} but has {there}")
-        found = getattr(found, part)
-    made = "" if isinstance(found, Batches) or not callable(found) else " from the call"
-    if made and not _needs_nothing(found):
-        raise SourceError(f"{attribute!r} of module {module!r} must be callable without arguments; got {found!r}")
-    result = found() if made else found
+        if not hasattr(target, part):
+            names = ", ".join(sorted(name for name in vars(target) if not name.startswith("_"))[:8]) or "nothing"
+            raise SourceError(f"module {module!r} must have {attribute!r} but has {names}")
+        target = getattr(target, part)
+    is_function = callable(target) and not isinstance(target, Batches)
+    if is_function and not _needs_no_arguments(target):
+        raise SourceError(f"{attribute!r} of module {module!r} must be callable without arguments; got {target!r}")
+    result = target() if is_function else target
     if not isinstance(result, Batches):
         raise SourceError(
             f"{attribute!r} of module {module!r} must be what `debiased`, `mixed` or `exact` returned, or a function that "
-            f"returns it; got {type(result).__name__}{made}"
+            f"returns it; got {type(result).__name__}" + " from the call" * is_function
         )
     return result
 
 
-def _needs_nothing(function: Callable[..., Any]) -> bool:
+def _needs_no_arguments(function: Callable[..., Any]) -> bool:
     """Return whether a function can be called without arguments."""
     try:
         inspect.signature(function).bind()
     except TypeError:
         return False
-    except ValueError:  # one written in C may have no signature
+    except ValueError:  # a function written in C may have no signature
         return True
     return True
 
@@ -367,19 +325,20 @@ def adjusted(
     steps: int | None = None,
     weights: Weights | None = None,
 ) -> Batches:
-    """Return batches with other numbers; None keeps what they have. The ranks are those of rank 0 of `world_size`.
+    """Return batches with other arguments; None keeps what they have. With `world_size`, they are those of rank 0.
 
     Raises:
         PlanError: If steps or weights are given to `exact`, which has none.
     """
+    request = execution_of(batches).request
     given = {"batch_size": batch_size, "seed": seed, "shuffle": shuffle, "repeat": repeat}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if world_size is not None:
         changes["ranks"] = RankChoice.of(0, world_size)
     of_recipe = {name: value for name, value in (("steps", steps), ("weights", weights)) if value is not None}
-    recipe: Any = batches.order.recipe
+    recipe: Any = request.recipe
     if of_recipe and isinstance(recipe, Exact):
         raise PlanError(f"`exact` goes through every sample once and takes no `{next(iter(of_recipe))}`; leave it out")
     if of_recipe:
         changes["recipe"] = replace(recipe, **of_recipe)
-    return Batches(replace(batches.order, **changes)) if changes else batches
+    return Batches(replace(request, **changes)) if changes else batches

@@ -1,4 +1,4 @@
-"""The builders: every default of equitar is here."""
+"""The builders `debiased`, `mixed` and `exact`: every default of equitar is here."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from equitar.loading.batches import Batches
 from equitar.loading.collate import columns
 from equitar.loading.feed import checked_stages
 from equitar.loading.request import Request
-from equitar.planning.plan import Agree, Short
+from equitar.planning.plan import Agree, Composition, Short
 from equitar.planning.recipes import Debiased, Exact, Mixed
 from equitar.planning.weights import Changes, Weights, check_shares
 from equitar.ranks import RankChoice
-from equitar.reading.damage import Handler, checked_handler
+from equitar.reading.damage import Handler
 from equitar.sidecars.catalog import Repeat
 from equitar.sources import Source, Stage, listed_sources
 
@@ -24,7 +24,7 @@ _SHUFFLE = 5000  # samples of each source on each rank and lane: indexes, not by
 
 
 def debiased(
-    sources: Sequence[Source],
+    sources: Source | Sequence[Source],
     *,
     batch_size: int,
     seed: int = 0,
@@ -53,34 +53,34 @@ def debiased(
     """Return batches that hold one source each, the same on all ranks at every step (ZeroVL, arXiv 2112.09331).
 
     Args:
-        sources: What to draw from, each indexed (`equitar index`); their order does not matter.
+        sources: A source or several, each indexed (`equitar index`); their order does not matter.
         batch_size: Samples per rank and step, >= 1.
         seed: Seed of every order, >= 0.
         shuffle: Samples of a source that each rank shuffles together, >= 0.
         weights: Share of the steps of each source, by name; `Temperature`, `Passes`, or a list of (from_step, weights).
             `BySamples` is by size before repeats, `ZeroVL` draws by size with replacement. None is by size: every source is
             gone through once.
-        steps: Steps of an epoch; None is as many as one pass through all sources gives. Shorter epochs go on along the
-            passes, so that each sample still comes once a pass.
-        max_passes: How often an epoch may go through a source, > 0; its other steps go to the sources that may still be drawn.
-        restart_each_epoch: Whether every epoch starts a pass of each source, whatever a shorter epoch left of the last one.
+        steps: Steps of an epoch; None is as many as one pass through all sources gives. Shorter epochs continue
+            along the passes, so that each sample is still drawn once per pass.
+        max_passes: How often an epoch may go through a source, > 0; other steps are given to the sources that may still be drawn.
+        restart_each_epoch: Whether every epoch starts a new pass of each source, even if a shorter epoch left some of the last one.
         repeat: Repeats samples: the threshold of LVIS's repeat factor, a `RepeatFactor`, or a function of a shard's sidecar
             that gives a factor >= 0 for each row.
         stages: Per-sample stages, after those of the source: callables over an iterator of samples, such as `wds.decode`.
-        collate_fn: Makes a batch of a list of samples (default: a dict of lists; ``list`` keeps samples apart).
+        collate_fn: Makes a batch of a list of samples (default: a dict of lists; ``list`` keeps samples apart). If it returns a
+            dict, ``__source__`` (here the name of the source of the batch) and ``__step__`` are set in it.
         fields: Fields to read; None reads all.
         copy: Whether fields are `bytes`; otherwise read-only views, which save a copy.
-        plan_workers: Workers that the plan is laid out for; None is the number there are.
+        plan_workers: DataLoader workers that the plan is made for; None is the number that is used.
         same_source_across: ``"world"``: all ranks draw the same source at a step; ``"rank"``: each rank draws its own.
-        accumulation_steps: Steps for which one source is held, >= 1: for losses that gather over gradient accumulation. No two copies of a
-            sample meet within these steps either.
+        accumulation_steps: Steps in a row with the same source, >= 1: for losses that gather over gradient accumulation. Two
+            copies of a sample never meet within these steps either.
         small_sources: What to do with a source that has no full global batch: ``"error"`` or ``"leave_out"``.
         max_substitutes: How many samples in a row stages may drop at one place, >= 0.
-        handler: What to do about shards that are damaged, missing or not to be had: None raises; ``"skip_sample"`` goes on
+        handler: What to do about shards that are damaged, missing or unavailable: None raises; ``"skip_sample"`` continues
             without the samples that cannot be read, ``"skip_shard"`` without the whole shard; a function of the error, such as
-            `wds.warn_and_continue`, returns True to go on as ``"skip_sample"`` does. Others take the places of what is lost.
-        read_ahead: Bytes of remote shards that each worker may hold before they are used, of all sources together; 0 reads
-            nothing ahead.
+            `wds.warn_and_continue`, returns True to continue as ``"skip_sample"`` does. Substitutes take the places of lost samples.
+        read_ahead: Bytes of remote shards that each worker may prefetch, of all sources together; 0 disables prefetching.
         rank: This process among those that share the data; None detects it.
         world_size: Number of these processes.
         mesh: A `DeviceMesh` of data-parallel dimensions in place of `rank` and `world_size`, such as ``mesh["dp"]`` or
@@ -89,14 +89,15 @@ def debiased(
 
     Raises:
         PlanError: At the first use, if the promises cannot be kept; it says what to change.
-        SourceError, SidecarError: At the first use, if shards or sidecars are not as they must be.
+        SourceError, SidecarError: At the first use, if shards or sidecars are missing or stale.
         StageError: If a stage cannot be applied sample by sample.
     """
     if same_source_across not in ("world", "rank"):
         raise PlanError(f"`same_source_across` must be 'world' or 'rank'; got {same_source_across!r}")
     if small_sources not in ("error", "leave_out"):
         raise PlanError(f"`small_sources` must be 'error' or 'leave_out'; got {small_sources!r}")
-    listed = _checked(sources, collate_fn, max_passes)
+    listed = _listed(sources)
+    _check_max_passes(max_passes)
     recipe = Debiased(
         weights=weights,
         steps=steps,
@@ -106,7 +107,7 @@ def debiased(
         small_sources=small_sources,
         accumulation_steps=accumulation_steps,
     )
-    check_shares(weights, [one.name for one in listed], some=small_sources == "leave_out")
+    check_shares(weights, [source.name for source in listed], some=small_sources == "leave_out")
     return Batches(
         Request(
             sources=listed,
@@ -116,21 +117,21 @@ def debiased(
             shuffle=shuffle,
             repeat=repeat,
             stages=checked_stages(stages),
-            collate_fn=collate_fn,
+            collate_fn=_checked(collate_fn),
             fields=fields,
             copy=copy,
             plan_workers=plan_workers,
             ranks=RankChoice.of(rank, world_size, mesh, group),
             max_substitutes=max_substitutes,
-            handler=checked_handler(handler),
+            handler=handler,
             read_ahead=read_ahead,
             one_source=True,
         )
     )
 
 
-def mixed(
-    sources: Sequence[Source],
+def mixed(  # noqa: D417  (`debiased` documents the other arguments)
+    sources: Source | Sequence[Source],
     *,
     batch_size: int | None = None,
     seed: int = 0,
@@ -139,6 +140,7 @@ def mixed(
     steps: int | None = None,
     max_passes: float | None = None,
     restart_each_epoch: bool = False,
+    composition: Composition = "stratified",
     repeat: Repeat = None,
     stages: Sequence[Stage] = (),
     collate_fn: Callable[[list[Any]], Any] = columns,
@@ -156,34 +158,28 @@ def mixed(
     """Return batches of all sources by share, or single samples.
 
     Args:
-        sources: As for `debiased`, and so are all arguments that are not named here.
+        sources: As for `debiased`, as are all arguments that are not listed here.
         batch_size: Samples per rank and step, >= 1; None gives one sample at a time, for a DataLoader that batches.
         weights: Share of the samples of each source; None is by size.
         steps: Steps of an epoch (samples per rank, without `batch_size`).
-        max_passes: See `debiased`.
-        restart_each_epoch: See `debiased`.
-        seed: See `debiased`.
+        composition: ``"stratified"``: every batch of a rank has the floor or the ceiling of each source's share of it;
+            ``"independent"``: batches are those of one shuffle over all sources, whose shares vary from batch to batch.
         shuffle: Samples that each rank shuffles together, of all sources.
-        repeat: See `debiased`.
-        stages: See `debiased`.
-        collate_fn: See `debiased`.
-        fields: See `debiased`.
-        copy: See `debiased`.
-        plan_workers: See `debiased`.
-        max_substitutes: See `debiased`.
-        handler: See `debiased`.
-        read_ahead: See `debiased`.
-        rank: See `debiased`.
-        world_size: See `debiased`.
-        mesh: See `debiased`.
-        group: See `debiased`.
+        collate_fn: As for `debiased`, but ``__source__`` is a list in the default batch: the name of the source of each sample.
 
     Raises:
         PlanError: At the first use, if the promises cannot be kept; it says what to change.
     """
-    listed = _checked(sources, collate_fn, max_passes)
-    recipe = Mixed(weights=weights, steps=steps, max_passes=max_passes, restart_each_epoch=restart_each_epoch)
-    check_shares(weights, [one.name for one in listed], some=False)
+    listed = _listed(sources)
+    _check_max_passes(max_passes)
+    recipe = Mixed(
+        weights=weights,
+        steps=steps,
+        max_passes=max_passes,
+        restart_each_epoch=restart_each_epoch,
+        composition=composition,
+    )
+    check_shares(weights, [source.name for source in listed], some=False)
     return Batches(
         Request(
             sources=listed,
@@ -193,21 +189,21 @@ def mixed(
             shuffle=shuffle,
             repeat=repeat,
             stages=checked_stages(stages),
-            collate_fn=None if batch_size is None else collate_fn,
+            collate_fn=None if batch_size is None else _checked(collate_fn),
             fields=fields,
             copy=copy,
             plan_workers=plan_workers,
             ranks=RankChoice.of(rank, world_size, mesh, group),
             max_substitutes=max_substitutes,
-            handler=checked_handler(handler),
+            handler=handler,
             read_ahead=read_ahead,
             one_source=False,
         )
     )
 
 
-def exact(
-    sources: Sequence[Source],
+def exact(  # noqa: D417  (`debiased` documents the other arguments)
+    sources: Source | Sequence[Source],
     *,
     batch_size: int,
     pad: bool = False,
@@ -225,60 +221,52 @@ def exact(
 ) -> Batches:
     """Return every sample once over all ranks, in order: for validation.
 
-    All ranks do the same number of steps. The last step shares out what is left; samples have ``__pad__``, which is true
-    for those that only fill a place.
+    All ranks do the same number of steps. The last step shares out the rest; samples have ``__pad__``, which is true for those
+    that only fill a place.
 
     Args:
-        sources: As for `debiased`, and so are all arguments that are not named here.
+        sources: As for `debiased`, as are all arguments that are not listed here.
         batch_size: Samples per rank and step, >= 1.
         pad: Whether the batches of the last step are filled up to `batch_size`.
-        repeat: See `debiased`.
-        stages: See `debiased`; a sample that they drop is missing from its batch.
-        collate_fn: See `debiased`.
-        fields: See `debiased`.
-        copy: See `debiased`.
-        handler: See `debiased`; places of what is lost stay empty.
-        read_ahead: See `debiased`.
-        rank: See `debiased`.
-        world_size: See `debiased`.
-        mesh: See `debiased`.
-        group: See `debiased`.
+        stages: As for `debiased`; a sample that they drop is missing from its batch.
+        collate_fn: As for `mixed`.
+        handler: As for `debiased`; the places of lost samples stay empty.
     """
     return Batches(
         Request(
-            sources=_checked(sources, collate_fn, None),
+            sources=_listed(sources),
             recipe=Exact(pad=pad),
             batch_size=batch_size,
             seed=0,
             shuffle=0,
             repeat=repeat,
             stages=checked_stages(stages),
-            collate_fn=collate_fn,
+            collate_fn=_checked(collate_fn),
             fields=fields,
             copy=copy,
             plan_workers=1,
             ranks=RankChoice.of(rank, world_size, mesh, group),
             max_substitutes=0,
-            handler=checked_handler(handler),
+            handler=handler,
             read_ahead=read_ahead,
             one_source=False,
         )
     )
 
 
-def _checked(
-    sources: Sequence[Source], collate_fn: Callable[[list[Any]], Any], max_passes: float | None
-) -> tuple[Source, ...]:
-    """Return sources whose stages can be applied sample by sample, once what all builders take is as it must be."""
-    if isinstance(sources, Source):
-        raise PlanError(f"`sources` must be a list of sources; got the single source {sources.name!r}")
-    if not callable(collate_fn):
-        raise PlanError(f"`collate_fn` must be a function of a list of samples; got {collate_fn!r}")
-    if max_passes is not None:
-        check_number("max_passes", max_passes)
+def _listed(sources: Source | Sequence[Source]) -> tuple[Source, ...]:
     listed = listed_sources(sources)
     if not listed:
         raise PlanError("`sources` must have at least one source; got none")
-    for source in listed:
-        checked_stages(source.stages)
     return listed
+
+
+def _checked(collate_fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    if not callable(collate_fn):
+        raise PlanError(f"`collate_fn` must be a function of a list of samples; got {collate_fn!r}")
+    return collate_fn
+
+
+def _check_max_passes(max_passes: float | None) -> None:
+    if max_passes is not None:
+        check_number("max_passes", max_passes)

@@ -1,14 +1,13 @@
-"""Which samples does one go together with? Mosaic, mixup and copy-paste make one sample of several.
+"""Making a batch of samples: `columns`, and `with_partners` for mosaic, mixup and copy-paste.
 
-Partners come from the batch itself: nothing is read for them, they have the source of the batch where it has one, and no two of
-them are copies of one sample (but for the padding of `exact`, which is for validation). They lie on a ring, in an order drawn from the keys of the batch:
+Partners are taken from the batch itself: nothing is read for them, they have the source of the batch if it has one, and no two of
+them are copies of one sample (except for the padding of `exact`, which is for validation). They lie on a ring, in an order drawn
+from the keys of the batch:
 
-    ring     c  a  d  b           each sample goes together with the `count` that follow it,
+    ring     c  a  d  b           each sample is combined with the `count` that follow it,
     of two   a:d,b  b:c,a  ...    so each is a partner `count` times, and all appear equally often
 
-The plan makes a batch a function of (seed, epoch, step), so partners are too: they are equal after resuming, and in any worker.
-
-How do samples become a batch? As one dict of lists, unless the user has another way.
+The plan makes a batch a function of (seed, epoch, step), and so are partners: they are equal after resuming, and in any worker.
 """
 
 from __future__ import annotations
@@ -63,9 +62,9 @@ def partners(key: int, length: int, count: int) -> Int64:
     ((4, 2), [2, 2, 2, 2])
     """
     ring = permutation(key, length)
-    found = np.empty((length, count), np.int64)
-    found[ring] = np.stack([np.roll(ring, -after) for after in range(1, count + 1)], 1) if count else 0
-    return found
+    places = np.empty((length, count), np.int64)
+    places[ring] = np.stack([np.roll(ring, -after) for after in range(1, count + 1)], 1) if count else 0
+    return places
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class _WithPartners:
         places = partners(key, len(samples), self.count).tolist()
         return self.collate_fn(
             [
-                self.combine(sample, [samples[one] for one in row], np.random.default_rng(fold(key, place)))
+                self.combine(sample, [samples[partner] for partner in row], np.random.default_rng(fold(key, place)))
                 for place, (sample, row) in enumerate(zip(samples, places, strict=True))
             ]
         )
@@ -97,25 +96,25 @@ def with_partners(
     collate_fn: Callable[[list[Any]], Any] = columns,
     seed: int = 0,
 ) -> Callable[[list[Sample]], Any]:
-    """Return a `collate_fn` that combines each sample of a batch with others of it, as mosaic, mixup and copy-paste do.
+    """Return a `collate_fn` that combines each sample of a batch with others of the batch, as mosaic, mixup and copy-paste do.
 
-    Each sample is a partner exactly `count` times, and never of itself. Who goes together, and what the generator draws, is the
-    same after resuming with as many ranks, and for any number of workers; it changes from epoch to epoch as batches do.
+    Each sample is a partner exactly `count` times, and never of itself. Partners, and what the generator draws, are the same after
+    resuming with as many ranks, and for any number of workers; they change from epoch to epoch as batches do.
 
     Args:
         count: Partners of each sample, >= 0, and fewer than the samples of a batch. With 0, `combine` is an augmentation whose
             draws are the same after resuming.
-        combine: Makes a sample of a sample, its partners and a generator of its own for whatever is drawn. It must not change
-            what it is given: others of the batch go together with it too.
+        combine: Makes a sample of a sample, its partners and a generator for random draws. It must not change its arguments:
+            they are partners of others, too.
         collate_fn: Makes a batch of the list of combined samples.
         seed: Seed of the draws, >= 0.
 
     Raises:
-        PlanError: If `count` or `seed` is no integer >= 0.
-        StageError: When a batch comes that is too short, or samples without ``__key__``.
+        PlanError: If `count` or `seed` is not an integer >= 0.
+        StageError: For a batch that is too small, or samples without ``__key__``.
 
     >>> def named(sample, partners, rng):
-    ...     return {"__key__": sample["__key__"], "with": [one["__key__"] for one in partners]}
+    ...     return {"__key__": sample["__key__"], "with": [partner["__key__"] for partner in partners]}
     >>> with_partners(1, named)([{"__key__": "a"}, {"__key__": "b"}])
     {'__key__': ['a', 'b'], 'with': [['b'], ['a']]}
     """

@@ -1,4 +1,4 @@
-"""How does a consumer execute its plan? Step by step: it asks for its slots, and a feed for each source fills them.
+"""The emitter: executes a plan in one consumer, step by step; a feed for each source fills the slots.
 
 Nothing is decided here. Steps are dealt to workers round robin, as a DataLoader collects them.
 """
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from equitar.errors import StageError
+from equitar.errors import StageError, blame
 from equitar.loading.collate import columns
-from equitar.loading.feed import Feed, Fetched
+from equitar.loading.feed import Feed, Fetched, name_of
 from equitar.loading.record import Record
 from equitar.planning.plan import Plan, PlannedSamples
 from equitar.ranks import Topology
@@ -29,64 +29,53 @@ _SAMPLES_PER_BLOCK = 4096  # samples that are looked up together
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emitter:
-    """Executes the steps of one consumer.
-
-    Attributes:
-        plan: What to emit.
-        epoch: Which epoch it is.
-        topology: Who emits.
-        feeds: A feed for each source of the plan.
-        collate_fn: Makes a batch of a list of samples; None emits the single sample of each step.
-        one_source: Whether a batch has one source, so that ``__source__`` is its name.
-        budget: What may be held of remote shards before it is used; None reads nothing ahead.
-        shelf: The open shards of all feeds.
-    """
+    """Executes the steps of one consumer."""
 
     plan: Plan
     epoch: int
     topology: Topology
-    feeds: Sequence[Feed]
-    collate_fn: Callable[[list[Any]], Any] | None
-    one_source: bool
-    budget: PrefetchBudget | None
-    shelf: OpenShards
+    feeds: Sequence[Feed]  # one for each source of the plan
+    collate_fn: Callable[[list[Any]], Any] | None  # None emits the single sample of each step
+    one_source: bool  # whether a batch has one source, so that ``__source__`` is its name
+    budget: PrefetchBudget | None  # None prefetches nothing
+    cache: OpenShards  # the open shards of all feeds
 
     def run(self, first_step: int) -> Iterator[tuple[Record, Any]]:
         """Yield this consumer's batches from a step of its own on, each with its record."""
         planned: Iterator[_Planned] = map(self._planned, steps_of(self.plan, self.topology, first_step))
         if self.budget is not None:
             planned = Prefetcher(self.budget, self._wanted).over(planned)
-        readers = [feed.reader for feed in self.feeds if feed.is_direct and isinstance(feed.reader, Reader)]
+        readers = [reader for feed in self.feeds if feed.is_direct and (reader := feed.reader.for_blocks) is not None]
         is_bare = self.plan.is_whole and self.collate_fn is columns and len(readers) == len(self.feeds)
         if is_bare and self.budget is None:
             yield from self._in_blocks(planned, readers)
             return
-        for one in planned:
-            self.shelf.evict()
-            yield self._batch(one)
+        for step in planned:
+            self.cache.evict()
+            yield self._batch(step)
 
     def _in_blocks(self, planned: Iterator[_Planned], readers: Sequence[Reader]) -> Iterator[tuple[Record, Any]]:
-        """Yield batches that no stage looks at; the first blocks are short, so that the first batch does not wait."""
+        """Yield batches without stages; the first blocks are short, so that the first batch does not wait."""
         size = 1
         while steps := list(islice(planned, size)):
-            self.shelf.evict()
-            places = PlannedSamples(*map(np.concatenate, zip(*(one.places for one in steps), strict=True)))
+            self.cache.evict()
+            places = PlannedSamples(*map(np.concatenate, zip(*(step.places for step in steps), strict=True)))
             if shards_in(places) > OPEN_SHARDS:  # of few samples each: a block would open them all
                 yield from map(self._batch, steps)
                 continue
             block = SampleBlock(readers, places)
-            at = 0
-            for one in steps:
-                last = at + len(one.places.row)
-                batch = block.columns(at, last)
-                yield self._batch(one) if batch is None else self._from_block(one, batch)
-                at = last
+            first = 0
+            for step in steps:
+                last = first + len(step.places.row)
+                batch = block.columns(first, last)
+                yield self._batch(step) if batch is None else self._from_block(step, batch)
+                first = last
             size = min(2 * size, max(1, _SAMPLES_PER_BLOCK // self.plan.spec.batch_size))
 
     def _from_block(self, planned: _Planned, batch: dict[str, Any]) -> tuple[Record, Any]:
         source, _, _, copies = planned.places
         record = self._record(planned, batch["__key__"], _Unread([], []))
-        batch["__source__"] = record.source or [self.plan.names[one] for one in source.tolist()]
+        batch["__source__"] = record.source or [self.plan.names[index] for index in source.tolist()]
         batch["__copy__"], batch["__step__"] = copies.tolist(), planned.step
         return record, batch
 
@@ -104,6 +93,7 @@ class Emitter:
         step, first, places = planned
         samples: list[Any] = []
         keys: list[str] = []
+        paths: list[str] = []
         unread = _Unread([], [])
         rows = zip(*(column.tolist() for column in places), strict=True)
         for slot, (source, shard, row, copy) in enumerate(rows, first):
@@ -113,13 +103,15 @@ class Emitter:
                 sample = self._kept(fetched, source, step, unread)
                 if sample is None:
                     continue
-                keys.append(fetched.taken[-1][0])
+                key, path = fetched.taken[-1]
             else:
                 sample = feed.read(shard, row, copy)
-                keys.append(sample["__key__"])
+                key, path = sample["__key__"], feed.path(shard)
+            keys.append(key)
+            paths.append(path)
             samples.append(sample if self.plan.is_whole else _with_pad(sample, copy))
         record = self._record(planned, keys, unread)
-        return record, self._collated(samples, record.source, step)
+        return record, self._collated(samples, record, paths)
 
     def _record(self, planned: _Planned, keys: Sequence[str], unread: _Unread) -> Record:
         step, _, places = planned
@@ -131,36 +123,40 @@ class Emitter:
         return Record(self.epoch, step, only, tuple(keys), named, tuple(unread.dropped), tuple(unread.lost))
 
     def _kept(self, fetched: Fetched, source: int, step: int, unread: _Unread) -> Any:
-        """Return the sample that came, None if there is none, and note those that were lost, or that stages dropped."""
+        """Return the sample, None if there is none, and note those that were lost or that stages dropped."""
         name, sample = self.plan.names[source], fetched.sample
         dropped = fetched.taken if sample is None else fetched.taken[:-1]
         unread.dropped.extend(Unread(name, path, key) for key, path in dropped)
         unread.lost.extend(Unread(name, path, key) for key, path in fetched.lost)
         if sample is None and self.plan.is_whole:
             key, path = (*fetched.lost, *dropped)[-1]
-            told = f"stages dropped {len(dropped)} samples" + " and one could not be read" * bool(fetched.lost)
+            failures = f"stages dropped {len(dropped)} samples" + " and one could not be read" * bool(fetched.lost)
             raise StageError(
-                f"{told} of source {name!r} for one place at step {step}, and the source has no other sample for it; the last "
-                f"had key {key!r} of {path}"
+                f"{failures} of source {name!r} for one place at step {step}, and the source has no other sample for it; the "
+                f"last had key {key!r} of {path}"
             )
         if isinstance(sample, dict):
             sample.setdefault("__source__", name)  # webdataset's `map` keeps only the key
             sample.setdefault("__copy__", fetched.copy)
         return sample
 
-    def _collated(self, samples: list[Any], only: str | None, step: int) -> Any:
+    def _collated(self, samples: list[Any], record: Record, paths: Sequence[str]) -> Any:
         if self.collate_fn is None:
             return samples[0]
-        batch = self.collate_fn(samples)
+        try:
+            batch = self.collate_fn(samples)
+        except Exception as error:
+            blame(error, f"collate_fn {name_of(self.collate_fn)!r} at {record.where(paths)}")
+            raise
         if isinstance(batch, dict):
-            batch["__step__"] = step
-            if only is not None:
-                batch["__source__"] = only
+            batch["__step__"] = record.step
+            if record.source is not None:
+                batch["__source__"] = record.source
         return batch
 
 
 class _Planned(NamedTuple):
-    """What lies in the slots of a consumer at a step."""
+    """The planned samples of a consumer at a step."""
 
     step: int
     first: int
@@ -168,24 +164,24 @@ class _Planned(NamedTuple):
 
 
 class _Unread(NamedTuple):
-    """What is noted while a batch is made."""
+    """Samples that are noted while a batch is made."""
 
     dropped: list[Unread]
     lost: list[Unread]
 
 
 def steps_of(plan: Plan, topology: Topology, first_step: int) -> range:
-    """Return the steps of one consumer from the first of them on: a DataLoader collects them round robin."""
+    """Return the steps of one consumer, from the first of them on: a DataLoader collects them round robin."""
     return range(first_step, plan.num_steps, max(1, topology.num_workers))
 
 
 def _with_pad(sample: Any, copy: int) -> Any:
-    """Return a sample of validation with its mark: padding has no copy."""
+    """Return a sample of validation with its mark ``__pad__``: padding has no copy."""
     return {**sample, "__copy__": max(0, copy), "__pad__": copy < 0} if isinstance(sample, dict) else sample
 
 
 class _LazySubstitutes:
-    """The substitutes of a place, asked for only when one is needed."""
+    """The substitutes of a place, computed only when one is needed."""
 
     def __init__(self, plan: Plan, step: int, slot: int) -> None:
         self._where = plan, step, slot

@@ -1,56 +1,38 @@
-"""How does a planned sample come to its place? A feed reads the samples of one source and takes each through its stages.
+"""The feed: reads the samples of one source and takes each through its stages.
 
-Each place owns its planned sample. A stage that drops it asks for another, and gets a substitute that the plan chose for just
-this place: nothing shifts, and another rank or worker does not notice. For that to be true a stage must be lazy, in order, and
-give at most one sample for each it takes; the feed watches and names a stage that is not.
+Each place of a batch owns its planned sample. When a stage drops it, the place gets a substitute that the plan chose for exactly
+this place: nothing shifts, and no other rank or worker is affected. This requires that a stage is lazy, in order, and gives at
+most one sample for each that it takes; the feed watches for that, and an error names a stage that does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from equitar.errors import StageError
-from equitar.reading.damage import SampleLostError, TolerantReader
+from equitar.errors import EquitarError, StageError, blame
+from equitar.reading.damage import SampleLostError
 from equitar.reading.prefetch import Wanted
-from equitar.reading.reader import Reader
+from equitar.reading.reader import SampleReader
 from equitar.sources import Sample, Stage
 
-# Stages of webdataset and ours that hold samples back, or change how many there are, as `name_of` calls them.
+# Stages of webdataset and of equitar that hold samples back, or change how many there are, as `name_of` calls them.
 _OF_WEBDATASET = ("shuffle", "detshuffle", "batched", "listed", "unbatched", "unlisted", "slice", "islice", "Cached")
 _NEVER_PER_SAMPLE = frozenset((*_OF_WEBDATASET, "LMDBCached", "Shuffle", "Repeats", "BatchedBySource"))
-_REMEMBERED = 4096  # keys of dropped samples, by which a stage that held them back is found out
-
-
-class ReadsSamples(Protocol):
-    """What a feed needs of a reader."""
-
-    def read(self, shard: int, row: int) -> Sample:
-        """Return one sample.
-
-        Raises:
-            SampleLostError: If it cannot be read, and that is no error.
-        """
+_REMEMBERED = 4096  # keys of dropped samples: a stage that gives one of them later has held it back
 
 
 class Fetched(NamedTuple):
-    """What came to a place.
+    """The result for one place."""
 
-    Attributes:
-        sample: The sample as its stages left it; None if all were dropped.
-        taken: Key and path of the shard of those that were dropped, and of the sample that it is.
-        copy: Which copy it is.
-        lost: Key and path of the planned sample, if it could not be read; empty if it could.
-    """
-
-    sample: Any
-    taken: list[tuple[str, str]]
-    copy: int
-    lost: list[tuple[str, str]]
+    sample: Any  # as its stages left it; None if all were dropped
+    taken: list[tuple[str, str]]  # key and path of the shard of those that were dropped, then of the sample itself
+    copy: int  # which copy it is
+    lost: list[tuple[str, str]]  # key and path of the planned sample, if it could not be read
 
 
-def name_of(stage: Stage) -> str:
-    """Return what a stage is called in messages.
+def name_of(stage: Callable[..., object]) -> str:
+    """Return the name of a stage in messages.
 
     >>> name_of(print)
     'print'
@@ -60,11 +42,21 @@ def name_of(stage: Stage) -> str:
     return str(name).lstrip("_")
 
 
+def label_of(stage: Stage) -> str:
+    """Return the name of a stage with the functions that it applies.
+
+    >>> label_of(print)
+    'print'
+    """
+    functions = [name_of(argument) for argument in getattr(stage, "args", ()) if callable(argument)]
+    return name_of(stage) + (f"({', '.join(functions)})" if functions else "")
+
+
 def checked_stages(stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """Return stages, each of which may be applied sample by sample.
+    """Return stages that may be applied sample by sample.
 
     Raises:
-        StageError: If one cannot be: it is no stage, or it is known to hold samples back.
+        StageError: If one is not a stage, or is known to hold samples back.
     """
     given: Any = stages
     if not isinstance(given, Sequence):
@@ -82,17 +74,12 @@ def checked_stages(stages: Sequence[Stage]) -> tuple[Stage, ...]:
 
 
 class Feed:
-    """Takes samples of one source through stages, one place at a time.
-
-    Attributes:
-        reader: Reads its samples.
-        is_direct: Whether what is planned comes, and nothing else: no stages, and no damage that is tolerated.
-    """
+    """Takes samples of one source through stages, one place at a time."""
 
     def __init__(
         self,
         name: str,
-        reader: ReadsSamples,
+        reader: SampleReader,
         stages: Sequence[Stage],
         *,
         paths: Sequence[str],
@@ -109,9 +96,7 @@ class Feed:
         """
         self._name, self.reader, self._stages, self._max = name, reader, stages, max_substitutes
         self._paths = paths
-        reads = reader.reader if isinstance(reader, TolerantReader) else reader
-        self._far = reads if isinstance(reads, Reader) and reads.is_remote else None
-        self.is_direct = not stages and not isinstance(reader, TolerantReader)
+        self.is_direct = not stages and not reader.may_lose  # each place gets its planned sample, as it was read
         self._candidates: Iterator[tuple[int, int]] = iter(())
         self._copy = 0
         self._taken: list[tuple[str, str]] = []
@@ -120,17 +105,26 @@ class Feed:
         self._chain = self._through_stages()
 
     def read(self, shard: int, row: int, copy: int) -> Sample:
-        """Return a sample as no stage has seen it."""
+        """Return a sample as it was read."""
         sample = self.reader.read(shard, row)
         sample["__source__"], sample["__copy__"] = self._name, copy
         return sample
 
+    def path(self, shard: int) -> str:
+        """Return the path of a shard below the root of the source."""
+        return self._paths[shard] if self._paths else ""
+
+    def _taken_last(self) -> str:
+        """Return the sample that its stages took last, in words."""
+        key, path = self._taken[-1] if self._taken else ("", "")
+        return f"shard {path!r}, key {key!r}"
+
     def wanted(self, shard: int, row: int) -> list[Wanted]:
-        """Return the ranges of remote shards that a sample will be read by."""
-        return self._far.wanted(shard, row) if self._far is not None else []
+        """Return the remote ranges that a sample will be read by."""
+        return self.reader.wanted(shard, row)
 
     def fetch(self, candidates: Iterator[tuple[int, int]], copy: int) -> Fetched:
-        """Return the first of the candidates that its stages let through.
+        """Return the first of the candidates that the stages do not drop.
 
         Args:
             candidates: The planned (shard, row) of a place, then its substitutes.
@@ -148,13 +142,13 @@ class Feed:
                 names = ", ".join(name_of(stage) for stage in self._stages)
                 raise StageError(
                     f"one of the stages {names} of source {self._name!r} ended before its input did; a stage must be lazy, as "
-                    "a generator is, and go on as long as samples come"
+                    "a generator is, and continue as long as there are samples"
                 ) from None
             self._chain = self._through_stages()
             return Fetched(None, self._taken, copy, self._lost)
 
     def _next_sample(self) -> Sample | None:
-        """Return the next candidate, None at the end of them: a stage that held samples back then gives itself away."""
+        """Return the next candidate, None at the end of them: a stage that held samples back will give them then."""
         for shard, row in self._candidates:
             if len(self._taken) > self._max:
                 names = ", ".join(name_of(stage) for stage in self._stages)
@@ -178,29 +172,35 @@ class Feed:
             if is_planned:
                 self._lost.append((error.key, self._paths[shard]))
             return None
+        except EquitarError:
+            raise
+        except Exception as error:
+            blame(error, f"reading source {self._name!r}, shard {self.path(shard)!r}, row {row}")
+            raise
 
     def _through_stages(self) -> Iterator[Any]:
         stream: Iterator[Any] = iter(self._next_sample, None)
         for stage in self._stages:
-            watch = _StageMonitor(name_of(stage), self._name)
-            taken = watch.taking(stream)
+            monitor = _StageMonitor(stage, self._name, self._taken_last)
+            taken = monitor.taking(stream)
             run = getattr(stage, "run", stage)  # webdataset's PipelineStage has `run`
             try:
                 given = iter(run(taken))
-            except (TypeError, AttributeError) as error:  # what the function of a sample does with an iterator
+            except (TypeError, AttributeError) as error:  # as a function of one sample raises for an iterator
                 raise StageError(
                     f"stage {name_of(stage)!r} must take an iterator of samples and give one but raised {error!r}; a function "
                     "of one sample goes into `wds.map(...)`"
                 ) from error
-            stream = watch.giving(given)
+            stream = monitor.giving(given)
         return stream
 
 
 class _StageMonitor:
-    """Counts what one stage takes and gives."""
+    """Watches what one stage takes and gives."""
 
-    def __init__(self, stage: str, source: str) -> None:
-        self._where = f"stage {stage!r} of source {source!r}"
+    def __init__(self, stage: Stage, source: str, sample: Callable[[], str]) -> None:
+        self._where = f"stage {name_of(stage)!r} of source {source!r}"
+        self._blamed, self._sample = f"stage {label_of(stage)!r} of source {source!r}", sample
         self._taken = 0
         self._last: Any = None
         self._dropped: dict[Any, None] = {}
@@ -220,21 +220,27 @@ class _StageMonitor:
         """Pass on what the stage gives.
 
         Raises:
-            StageError: If it gives more than it took, or what it seemed to have dropped.
+            StageError: If it gives more than it took, or a sample that it held back.
         """
-        for sample in stream:
-            if not self._taken:
-                raise StageError(
-                    f"{self._where} gave two samples for one but a stage may give at most one; make several in `collate_fn`"
-                )
-            key = _key(sample)
-            if key is not None and key != self._last and key in self._dropped:
-                raise StageError(
-                    f"{self._where} reads ahead: it gave key {key!r} after it took {self._last!r}, but stages are applied "
-                    "to each sample alone; shuffling and batching are arguments of the builder"
-                )
-            self._taken = 0
-            yield sample
+        try:
+            for sample in stream:
+                if not self._taken:
+                    raise StageError(
+                        f"{self._where} gave two samples for one but a stage may give at most one; make several in `collate_fn`"
+                    )
+                key = _key(sample)
+                if key is not None and key != self._last and key in self._dropped:
+                    raise StageError(
+                        f"{self._where} reads ahead: it gave key {key!r} after it took {self._last!r}, but stages are applied "
+                        "to each sample alone; shuffling and batching are arguments of the builder"
+                    )
+                self._taken = 0
+                yield sample
+        except EquitarError:
+            raise
+        except Exception as error:
+            blame(error, f"{self._blamed}, {self._sample()}")
+            raise
 
 
 def _key(sample: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which epoch is it, and where does it begin? A few integers in shared memory, which workers read when they start.
+"""The position at which the next iterator begins, in shared memory, which workers read when they start.
 
 The main process writes, workers read; a worker never decides. The tensor travels to workers under fork, spawn and forkserver,
 and persistent workers see it change.
@@ -6,29 +6,12 @@ and persistent workers see it change.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 
+from equitar.progress import Position
 
-class Position(NamedTuple):
-    """Where an epoch begins.
-
-    Attributes:
-        epoch: Which epoch.
-        step: Its first step.
-        lanes: Lanes it was planned with; 0 means those of whoever reads it.
-        world_size: Ranks it was planned with; 0 means those of whoever reads it.
-    """
-
-    epoch: int
-    step: int
-    lanes: int
-    world_size: int
-
-
-# Cells after the position: 1 + the epoch that was begun; whether beginning one again was noted; `is_driven`.
-_BEGUN, _SAID, _DRIVEN = -3, -2, -1
+# Cells after the position: 1 + the epoch that has begun; whether it was noted that one began again; `is_driven`.
+_BEGUN, _NOTED, _DRIVEN = -3, -2, -1
 
 
 class SharedPosition:
@@ -46,7 +29,7 @@ class SharedPosition:
 
     @position.setter
     def position(self, position: Position) -> None:
-        self._cells[:_SAID] = torch.tensor((*position, 0))
+        self._cells[:_NOTED] = torch.tensor((*position, 0))
 
     @property
     def was_begun(self) -> bool:
@@ -54,15 +37,15 @@ class SharedPosition:
         return bool(self._cells[_BEGUN])
 
     def begins_again(self, epoch: int) -> bool:
-        """Note that an epoch is begun, and return whether it is the first that was begun before."""
-        again = int(self._cells[_BEGUN]) == epoch + 1 and not int(self._cells[_SAID])
+        """Note that an epoch begins, and return whether it is the first that has begun before."""
+        again = int(self._cells[_BEGUN]) == epoch + 1 and not int(self._cells[_NOTED])
         self._cells[_BEGUN] = epoch + 1
-        self._cells[_SAID] |= int(again)
+        self._cells[_NOTED] |= int(again)
         return again
 
     @property
     def is_driven(self) -> bool:
-        """Whether a Loader goes through an epoch now."""
+        """Whether a Loader is going through an epoch."""
         return bool(self._cells[_DRIVEN])
 
     @is_driven.setter

@@ -1,15 +1,17 @@
-"""What came? Counts of a loader on one rank: of batches and samples, and of those that were dropped or could not be read."""
+"""Records of batches, and what a loader counts of them: samples read, dropped by stages, and lost."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple, TypedDict
 
 from equitar.sidecars.selection import Unread
+from equitar.text import listed
 
 
 class Record(NamedTuple):
-    """What a batch is: beside it on its way to the main process.
+    """What is known of a batch: it travels beside the batch to the main process.
 
     Attributes:
         epoch: Its epoch.
@@ -17,8 +19,8 @@ class Record(NamedTuple):
         source: Its source; None if it is mixed.
         keys: Keys of its samples.
         counts: How many of them each source gave.
-        dropped: Samples that stages dropped; their places were taken by substitutes, or stayed empty in validation.
-        lost: Samples that could not be read, and what came of their places is the same.
+        dropped: Samples that stages dropped; substitutes took their places, or in validation the places stayed empty.
+        lost: Samples that could not be read; their places were filled in the same way.
     """
 
     epoch: int
@@ -29,9 +31,15 @@ class Record(NamedTuple):
     dropped: tuple[Unread, ...]
     lost: tuple[Unread, ...]
 
+    def where(self, paths: Sequence[str] = ()) -> str:
+        """Return in words which batch it is, with the shards that it is from if they are given."""
+        shards = f", shard {_quoted(paths)}" if paths else ""
+        sources = _quoted([name for name, _ in self.counts])
+        return f"step {self.step} of epoch {self.epoch}, source {sources}{shards}, keys {_quoted(self.keys)}"
+
 
 class LoaderReport(TypedDict):
-    """What came since a loader was made, on one rank.
+    """What a loader has handed out since it was made, on one rank.
 
     Attributes:
         steps: Batches.
@@ -40,7 +48,7 @@ class LoaderReport(TypedDict):
         lost: Samples of each source that could not be read, counted each time.
         dropped_samples: Which were dropped, each once: source, path of the shard, and key.
         lost_samples: Which could not be read, in the same way; `write_exclusions` makes a file for `keep` of both.
-        piped: Batches that found no slot of shared memory, or did not fit into one.
+        piped: Batches that found no free slot of shared memory.
     """
 
     steps: int
@@ -53,15 +61,11 @@ class LoaderReport(TypedDict):
 
 
 class LoaderCounters:
-    """Counts records as they come.
-
-    Attributes:
-        piped: Batches that did not come through shared memory although they might have.
-    """
+    """Counts records as they arrive."""
 
     def __init__(self) -> None:
-        """Begin at nothing."""
-        self.piped = 0
+        """Begin at zero."""
+        self.piped = 0  # batches that did not come through shared memory although they could have
         self._steps = 0
         self._samples, self._dropped, self._lost = Counter[str](), Counter[str](), Counter[str]()
         self._dropped_samples: dict[Unread, None] = {}  # a dict keeps their order
@@ -71,8 +75,8 @@ class LoaderCounters:
         """Count one batch."""
         self._steps += 1
         self._samples.update(dict(record.counts))
-        self._dropped.update(one.source for one in record.dropped)
-        self._lost.update(one.source for one in record.lost)
+        self._dropped.update(unread.source for unread in record.dropped)
+        self._lost.update(unread.source for unread in record.lost)
         self._dropped_samples.update(dict.fromkeys(record.dropped))
         self._lost_samples.update(dict.fromkeys(record.lost))
 
@@ -87,3 +91,7 @@ class LoaderCounters:
             lost_samples=list(self._lost_samples),
             piped=self.piped,
         )
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return listed(list(dict.fromkeys(names)), quote=True)

@@ -1,4 +1,4 @@
-"""What was asked of a builder, and what follows from it once: catalog, supplies, rank, and the plan of an epoch."""
+"""The request: what a builder was asked for, and what follows from it once: catalog, supplies, rank, and the plan of an epoch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from equitar.checks import check_integer
 from equitar.errors import PlanError
 from equitar.loading.emitter import Emitter
-from equitar.loading.feed import Feed
-from equitar.loading.position import Position
+from equitar.loading.feed import Feed, checked_stages
 from equitar.loading.record import Record
 from equitar.loading.shared_slots import keep_freed_memory
 from equitar.misuse import refuse_other_ranks
@@ -20,8 +19,9 @@ from equitar.planning.plan import Plan, PlanSpec, batch_size_then
 from equitar.planning.recipes import Recipe
 from equitar.planning.repeat_factors import RepeatFactor
 from equitar.planning.supply import Supply
+from equitar.progress import Position
 from equitar.ranks import RankChoice, Topology
-from equitar.reading.damage import Handler, TolerantReader
+from equitar.reading.damage import Handler, TolerantReader, checked_handler
 from equitar.reading.prefetch import PrefetchBudget
 from equitar.reading.reader import OpenShards, Reader, open_shards
 from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, supplies_of
@@ -30,7 +30,7 @@ from equitar.sources import Source, Stage
 
 
 class ResolvedRequest(NamedTuple):
-    """What is asked for once, in the main process."""
+    """What is looked up once, in the main process."""
 
     catalog: Catalog
     supplies: Sequence[Supply]
@@ -57,7 +57,7 @@ class Request:
     max_substitutes: int
     handler: Handler
     read_ahead: int
-    one_source: bool
+    one_source: bool  # in each batch
     summaries: Mapping[str, ListedSummary] = field(default_factory=dict)  # by source, to use in place of the newest
 
     def __post_init__(self) -> None:
@@ -69,25 +69,30 @@ class Request:
         object.__setattr__(self, "repeat", RepeatFactor.of(self.repeat))
         if isinstance(self.fields, str):
             raise PlanError(f"`fields` must be a collection of names; got the single {self.fields!r}")
+        checked_handler(self.handler)
+        for source in self.sources:
+            checked_stages(source.stages)
 
-    def prepared(self) -> ResolvedRequest:
-        """Return what is asked for once, at the first call; the answer travels to workers with the order.
+    @cached_property
+    def resolved(self) -> ResolvedRequest:
+        """What is looked up once, at the first use; it travels to workers with the request.
 
         Raises:
             SourceError, SidecarError: If a shard or a sidecar is missing or stale.
         """
-        return self._prepared
-
-    @cached_property
-    def _prepared(self) -> ResolvedRequest:
         rank, world_size = self.ranks.resolve()
         catalog = catalog_of(self.sources, self.summaries)
         return ResolvedRequest(catalog, supplies_of(catalog, self.repeat), rank, world_size)
 
-    def going_on(self, summaries: Mapping[str, str]) -> Request:
-        """Return this order with the summaries that a state names, as far as they can still be used."""
-        prepared: ResolvedRequest | None = self.__dict__.get("_prepared")
-        known = {} if prepared is None else prepared.catalog.file_digests
+    @property
+    def resolved_already(self) -> ResolvedRequest | None:
+        """`resolved`, if it was used before; otherwise None, and nothing is read."""
+        return self.__dict__.get("resolved")
+
+    def with_summaries(self, summaries: Mapping[str, str]) -> Request:
+        """Return this request with the summaries that a state names, as far as they can still be used."""
+        resolved = self.resolved_already
+        known = {} if resolved is None else resolved.catalog.file_digests
         if summaries == known:  # they were read already
             return self
         usable = usable_summaries(self.sources, summaries)
@@ -96,39 +101,40 @@ class Request:
         return self if digests in (pinned, known) else replace(self, summaries=usable)
 
     def check_rank(self) -> None:
-        """Raise PlanError if this process has another rank than when it was asked for: the ranks would wait for each other."""
-        prepared = self.prepared()
+        """Raise PlanError if the rank of this process has changed since it was looked up: ranks would wait for each other."""
+        _, _, rank, world_size = self.resolved
         now = self.ranks.resolve()
-        if now != (prepared.rank, prepared.world_size):
+        if now != (rank, world_size):
             raise PlanError(
-                f"this process is rank {now[0]} of {now[1]} but was rank {prepared.rank} of {prepared.world_size} when these "
-                "batches were first asked for their length or plan, or pickled; do that when the process group is there, or "
-                "give `rank` and `world_size`"
+                f"this process is rank {now[0]} of {now[1]} but was rank {rank} of {world_size} when these batches were first "
+                "asked for their length or plan, or pickled; do that once the process group exists, or give `rank` and "
+                "`world_size`"
             )
         if self.ranks.origin == "detected":
             refuse_other_ranks(*now)
 
-    def plan(self, prepared: ResolvedRequest, position: Position, num_workers: int, walk: PassStart) -> Plan:
-        """Return the plan of the epoch that begins at a position, on a walk along the passes."""
+    def plan(self, position: Position, num_workers: int, pass_start: PassStart) -> Plan:
+        """Return the plan of the epoch that begins at a position, along the passes from their start."""
         num_workers = check_integer("num_workers", num_workers, 0)
-        world_size = position.world_size or prepared.world_size
-        shape = PlanSpec(
-            batch_size=batch_size_then(world_size, batch_size=self.batch_size, world_size=prepared.world_size),
+        world_size = position.world_size or self.resolved.world_size
+        spec = PlanSpec(
+            batch_size=batch_size_then(world_size, batch_size=self.batch_size, world_size=self.resolved.world_size),
             world_size=world_size,
             lanes=position.lanes or self.plan_workers or max(1, num_workers),
             seed=self.seed,
             epoch=position.epoch,
             shuffle=self.shuffle,
-            pass_start=walk,
+            pass_start=pass_start,
         )
-        return self.recipe.plan(prepared.supplies, shape)
+        return self.recipe.plan(self.resolved.supplies, spec)
 
-    def readers(self, prepared: ResolvedRequest, shelf: OpenShards) -> list[Reader]:
+    def readers(self, cache: OpenShards) -> list[Reader]:
         """Return a reader for each source, in the order of the catalog."""
-        return [Reader(one, shelf, fields=self.fields, copy=self.copy) for one in prepared.catalog.sidecars]
+        catalog = self.resolved.catalog
+        return [Reader(sidecars, cache, fields=self.fields, copy=self.copy) for sidecars in catalog.sidecars]
 
     def tolerant(self, reader: Reader) -> Reader | TolerantReader:
-        """Return a reader that does what was asked for about damage."""
+        """Return a reader that handles damage as requested."""
         return reader if self.handler is None else TolerantReader(reader, self.handler)
 
     def emitter(
@@ -137,7 +143,7 @@ class Request:
         topology: Topology,
         epoch: int,
         feeds: Sequence[Feed],
-        shelf: OpenShards,
+        cache: OpenShards,
         budget: PrefetchBudget | None,
     ) -> Emitter:
         """Return what executes a plan over feeds, one for each source of the plan: those of training, or others to look at it."""
@@ -149,28 +155,27 @@ class Request:
             collate_fn=self.collate_fn,
             one_source=self.one_source,
             budget=budget,
-            shelf=shelf,
+            cache=cache,
         )
 
-    def emitted(
-        self, prepared: ResolvedRequest, plan: Plan, topology: Topology, epoch: int, first_step: int
-    ) -> Iterator[tuple[Record, Any]]:
-        """Yield the batches of one consumer, from a step of its own on, each with its record."""
+    def emitted(self, plan: Plan, topology: Topology, epoch: int, first_step: int) -> Iterator[tuple[Record, Any]]:
+        """Yield the batches of one consumer, from one of its steps on, each with its record."""
         keep_freed_memory()
-        shelf = open_shards()
-        readers = self.readers(prepared, shelf)
+        cache = open_shards()
+        readers = self.readers(cache)
         feeds = {
-            one.source.name: Feed(
-                one.source.name,
+            sidecars.source.name: Feed(
+                sidecars.source.name,
                 self.tolerant(reader),
-                (*one.source.stages, *self.stages),
-                paths=one.shards.paths,
+                (*sidecars.source.stages, *self.stages),
+                paths=sidecars.shards.paths,
                 max_substitutes=self.max_substitutes,
             )
-            for one, reader in zip(prepared.catalog.sidecars, readers, strict=True)
+            for sidecars, reader in zip(self.resolved.catalog.sidecars, readers, strict=True)
         }
-        budget = PrefetchBudget(self.read_ahead) if self.read_ahead and any(one.is_remote for one in readers) else None
-        emitter = self.emitter(plan, topology, epoch, [feeds[name] for name in plan.names], shelf, budget)
+        is_remote = any(reader.is_remote for reader in readers)
+        budget = PrefetchBudget(self.read_ahead) if self.read_ahead and is_remote else None
+        emitter = self.emitter(plan, topology, epoch, [feeds[name] for name in plan.names], cache, budget)
         try:
             yield from emitter.run(first_step)
         finally:

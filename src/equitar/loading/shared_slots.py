@@ -1,24 +1,13 @@
-"""How does a batch lie in a buffer? Its bytes, arrays and tensors one after another; the rest of it as it is.
+"""Slots of shared memory, reused for batch after batch, through which workers send batches to the main process.
 
-`pack` writes what is large into a buffer and returns what is left: a small structure that says where each piece lies.
-`unpack` puts the batch together again, as copies or as views of the buffer.
+A new piece of shared memory for each batch costs more than the pipe it saves: its pages must be allocated and freed. The pages
+of a slot are allocated once. Each worker has a few slots; it writes a batch into a free one and sends only the number of the slot
+and where each piece lies (`pack`). The main process puts the batch together again, as copies or views (`unpack`), and marks the
+slot as free. A batch that finds no free slot takes torch's pipe: nobody ever waits for a slot. A slot grows to the largest batch
+that it has held, and keeps that memory.
 
-How do batches come from a worker? Through slots of shared memory that are used again and again.
-
-A fresh piece of shared memory for each batch costs more than the pipe it saves: its pages must be made and thrown away. A slot's
-pages are made once. Each worker has a few slots; it writes a batch into a free one and sends only which one, and where each
-piece lies. The main process copies the batch out and marks the slot as free. A batch that finds no free slot, or does not
-fit, takes the pipe: nobody ever waits for a slot.
-
-The memory has no name (`memfd_create`), so nothing is left behind whatever process is killed. Where a system has none, all
+The memory has no name (`memfd_create`), so nothing is left behind if a process is killed. Where a system does not have it, all
 batches take the pipe.
-
-What does the memory of a batch cost? More than reading it, where it goes back to the system in between.
-
-glibc gives the end of its heap back when more than a bound is free there, and the system clears every page again for the next batch:
-64 samples of 1 MB then take more than twice the time. The bound is not fixed. As `mallopt(3)` says under ``M_MMAP_THRESHOLD``, once a
-block that had a mapping of its own is freed, twice its size may be kept. Programs come to that by themselves, with the first large
-array they let go of; workers that only ever read samples do not.
 """
 
 from __future__ import annotations
@@ -26,6 +15,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing import reduction
 from typing import Any, NamedTuple
 
@@ -33,24 +23,32 @@ import numpy as np
 import torch
 
 from equitar.arrays import Int64
+from equitar.text import size_in_words
 
-_TAUGHT_BYTES = 31 << 20  # bytes; glibc learns from blocks of up to 32 MB
+_ALIGNED = 64  # bytes: suits vector instructions
+_WORTH_IT = 64  # bytes: a smaller piece is faster in the pipe
+
+_PLAIN = frozenset((bytes, str, int, float, bool, type(None)))  # lists of these need no look at each element
+SLOT_BYTES = 1 << 28  # of address space, before a slot grows: only pages that were written to take memory
+_LARGEST_SLOT = 1 << 38  # bytes between the beginnings of slots in the file, which is sparse
+_PAGE = mmap.ALLOCATIONGRANULARITY
+_TAUGHT_BYTES = 31 << 20  # glibc learns from blocks of up to 32 MB
 
 
 def keep_freed_memory() -> None:
-    """Let the allocator keep up to 62 MB that are freed, for the next batch; without glibc, nothing changes."""
+    """Let the allocator keep up to 62 MB that are freed, for the next batch; without glibc, nothing changes.
+
+    glibc returns the end of its heap to the system when more than a threshold is free there, and the system clears every page again
+    for the next batch: 64 samples of 1 MB then take more than twice the time. The threshold is dynamic: as `mallopt(3)` says under
+    ``M_MMAP_THRESHOLD``, once a block with a mapping of its own is freed, twice its size may be kept. Programs reach that by
+    themselves with the first large array they free; workers that only ever read samples do not.
+    """
     np.empty(
         _TAUGHT_BYTES, np.uint8
-    )  # freed at once, and never written to: a `bytes` would be cleared where it is not the first
+    )  # freed at once, and never written to: a `bytes` would be cleared if it is not the first
 
 
-_ALIGNED = 64  # bytes: arrays and tensors begin where vector instructions like it
-_WORTH_IT = 64  # bytes: below that a piece is quicker in the pipe
-
-_PLAIN = frozenset((bytes, str, int, float, bool, type(None)))  # what lists hold that need no look at each element
-
-
-class Full(Exception):  # noqa: N818  (an answer, not an error: the batch takes the pipe)
+class Full(Exception):  # noqa: N818  (a result, not an error)
     """A batch does not fit into the buffer."""
 
 
@@ -85,7 +83,7 @@ class Space:
         self._buffer, self._end = buffer, 0
 
     def take(self, length: int) -> tuple[int, memoryview]:
-        """Return room for so many bytes, and where it begins."""
+        """Return room for a number of bytes, and where it begins."""
         start = -(-self._end // _ALIGNED) * _ALIGNED
         if start + length > len(self._buffer):
             raise Full
@@ -113,22 +111,22 @@ def pack(value: Any, space: Space) -> Any:  # noqa: PLR0911  (one for each kind)
     if kind is torch.Tensor and value.device.type == "cpu" and value.layout is torch.strided:
         return _packed_tensor(value, space)
     if kind is dict:
-        return {name: pack(one, space) for name, one in value.items()}
+        return {name: pack(field, space) for name, field in value.items()}
     if kind in (list, tuple):
-        return kind(pack(one, space) for one in value)
+        return kind(pack(item, space) for item in value)
     return value
 
 
 def _packed_bytes(values: list[bytes], space: Space) -> Any:
-    lengths = np.array([len(one) for one in values], np.int64)
+    lengths = np.array([len(value) for value in values], np.int64)
     total = int(lengths.sum())
     if total < _WORTH_IT * len(values):
         return values
     start, room = space.take(total)
-    at = 0
-    for one, length in zip(values, lengths.tolist(), strict=True):
-        room[at : at + length] = one
-        at += length
+    begin = 0
+    for value, length in zip(values, lengths.tolist(), strict=True):
+        room[begin : begin + length] = value
+        begin += length
     return _ListOfBytes(start, lengths)
 
 
@@ -170,93 +168,105 @@ def unpack(packed: Any, buffer: memoryview, *, views: bool, pinned: bool = False
             return tensor.pin_memory()  # copies
         return tensor if views else tensor.clone()
     if kind is dict:
-        return {name: unpack(one, buffer, views=views, pinned=pinned) for name, one in packed.items()}
+        return {name: unpack(field, buffer, views=views, pinned=pinned) for name, field in packed.items()}
     if kind in (list, tuple) and not set(map(type, packed)) <= _PLAIN:
-        return kind(unpack(one, buffer, views=views, pinned=pinned) for one in packed)
+        return kind(unpack(item, buffer, views=views, pinned=pinned) for item in packed)
     return packed
-
-
-SLOT_BYTES = 1 << 28  # of address space: only pages that were written to take memory
-_PAGE = mmap.ALLOCATIONGRANULARITY
 
 
 class Packed(NamedTuple):
     """A batch in a slot."""
 
     slot: int
+    mapped: int  # bytes of the slot that the worker has mapped
     rest: Any
 
 
 class SharedBuffers:
-    """Slots of shared memory between the workers of a loader and its main process.
-
-    Attributes:
-        is_there: Whether the system has such memory.
-    """
+    """Slots of shared memory between the workers of a loader and its main process."""
 
     def __init__(self, num_workers: int, slots_per_worker: int) -> None:
-        """Make the slots; their memory is taken as it is written to."""
-        keep_freed_memory()  # for what is copied out of them
+        """Make the slots; memory is allocated as they are written to."""
+        keep_freed_memory()  # for the copies of batches
         self._slots_per_worker = slots_per_worker
-        self._num_slots = num_workers * slots_per_worker
-        self.is_there = hasattr(os, "memfd_create")
+        self._is_supported = hasattr(os, "memfd_create")
         self._file = -1
-        self._map: mmap.mmap | None = None
-        if self.is_there:
+        num_slots = num_workers * slots_per_worker
+        self._header = -(-max(1, num_slots) // _PAGE) * _PAGE
+        self._flags: mmap.mmap | None = None  # in the header: a byte for each slot: whether a batch is in it
+        self._maps: dict[int, mmap.mmap] = {}
+        if self._is_supported:
             self._file = os.memfd_create("equitar")
-            os.ftruncate(self._file, _PAGE + self._num_slots * SLOT_BYTES)
+            os.ftruncate(self._file, self._header + num_slots * _LARGEST_SLOT)
 
     def __getstate__(self) -> dict[str, Any]:
-        file = reduction.DupFd(self._file) if self.is_there else -1  # travels when a process is spawned
-        return {**self.__dict__, "_map": None, "_file": file}
+        file = reduction.DupFd(self._file) if self._is_supported else -1  # is handed on when a process is spawned
+        return {**self.__dict__, "_flags": None, "_maps": {}, "_file": file}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if self.is_there:
+        if self._is_supported:
             self._file = state["_file"].detach()
 
     def __del__(self) -> None:
-        if self._file >= 0:  # the map, and views of it, live on without the file
+        if self._file >= 0:  # maps, and views of them, live on without the file
             os.close(self._file)
 
-    def _memory(self) -> memoryview:
-        if self._map is None:
-            self._map = mmap.mmap(self._file, _PAGE + self._num_slots * SLOT_BYTES)
-        return memoryview(self._map)
+    def _taken(self) -> mmap.mmap:
+        if self._flags is None:
+            self._flags = mmap.mmap(self._file, self._header)
+        return self._flags
 
-    def _slot(self, slot: int) -> memoryview:
-        start = _PAGE + slot * SLOT_BYTES
-        return self._memory()[start : start + SLOT_BYTES]
+    def _slot(self, slot: int, length: int) -> memoryview:
+        """Return a slot of at least so many bytes.
+
+        Raises:
+            MemoryError: If there is no address space for it.
+        """
+        if slot not in self._maps or len(self._maps[slot]) < length:
+            try:
+                self._maps[slot] = mmap.mmap(self._file, length, offset=self._header + slot * _LARGEST_SLOT)
+            except OSError as error:
+                raise MemoryError(
+                    f"a batch needs a slot of {size_in_words(length)}, which cannot be mapped ({error}); make batches smaller, "
+                    "or set `slots=0` of equitar.Loader, which sends them through torch's pipe"
+                ) from error
+        return memoryview(self._maps[slot])
+
+    def _packed(self, slot: int, batch: Any) -> Packed | None:
+        """Write a batch into a slot, which grows until it fits; None if it is larger than any slot."""
+        mapped = max(SLOT_BYTES, *map(len, self._maps.values()), 0)  # as large as another one had to be
+        while mapped <= _LARGEST_SLOT:
+            with suppress(Full):
+                return Packed(slot, mapped, pack(batch, Space(self._slot(slot, mapped))))
+            mapped *= 2
+        return None
 
     def sent(self, worker: int, batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
         """Yield what a worker sends: each batch in a slot if one is free.
 
-        The worker frees its slots when it begins: what lay in them was sent to an iterator that is no more.
+        The worker frees its slots when it begins: their batches were sent to an iterator that has ended.
         """
-        taken = self._memory()
+        taken = self._taken()
         own = range(worker * self._slots_per_worker, (worker + 1) * self._slots_per_worker)
         for slot in own:
             taken[slot] = 0
         for record, batch in batches:
             free = next((slot for slot in own if not taken[slot]), None)
-            if free is None:
-                yield record, batch
-                continue
-            try:
-                packed = Packed(free, pack(batch, Space(self._slot(free))))
-            except Full:
+            packed = None if free is None else self._packed(free, batch)
+            if free is None or packed is None:
                 yield record, batch
                 continue
             taken[free] = 1
             yield record, packed
 
     def received(self, packed: Packed, *, views: bool, pinned: bool) -> Any:
-        """Return a batch from its slot, which is free again unless views of it are handed out."""
-        batch = unpack(packed.rest, self._slot(packed.slot), views=views, pinned=pinned)
+        """Return a batch from its slot, which is free again unless the batch consists of views."""
+        batch = unpack(packed.rest, self._slot(packed.slot, packed.mapped), views=views, pinned=pinned)
         if not views:
             self.free(packed.slot)
         return batch
 
     def free(self, slot: int) -> None:
         """Let a slot be written to again."""
-        self._memory()[slot] = 0
+        self._taken()[slot] = 0

@@ -1,17 +1,13 @@
-"""The stages, for pipelines composed by hand: small picklable callables over an iterator.
+"""Stages for pipelines composed by hand: small picklable callables over an iterator.
 
     webdataset.DataPipeline(equitar.stages.slices(batches), equitar.stages.read(), wds.decode("pil"), equitar.stages.batched_by_source(64))
 
-`slices` and `read` follow a plan. `repeats` and `batched_by_source` also serve a stream that another reader made, such as
-`wds.tarfile_to_samples()`: they find copies and sources by ``__url__`` and ``__key__``. A hand-made pipeline keeps what its stages
-keep: that all ranks draw the same source at the same step is what `debiased` is for.
+`slices` and `read` follow a plan. `repeats` and `batched_by_source` also work on a stream that another reader made, such as
+`wds.tarfile_to_samples()`: they look up the source, shard and row of a sample by ``__url__`` and ``__key__``. A hand-made pipeline
+promises no more than its stages do: that all ranks draw the same source at a step is what `debiased` is for.
 
-An empty dict, which webdataset puts at the end of a shard, is passed on by stages that give one sample for one, and swallowed
-by those that gather samples.
-
-Which row is a sample that another reader made? Source, shard and row, by ``__url__`` and ``__key__``.
-
-Did the batches come in turn? For loaders that are not ours, which may hand them out as they are ready.
+An empty dict, which webdataset puts at the end of a shard, is passed on by stages that give one sample for each, and dropped by
+those that gather samples.
 """
 
 from __future__ import annotations
@@ -21,11 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from equitar.errors import StageError
-from equitar.loading.batches import Batches
+from equitar.loading.batches import Batches, execution_of
 from equitar.loading.collate import columns
 from equitar.loading.emitter import steps_of
-from equitar.loading.position import Position, SharedPosition
+from equitar.loading.position import SharedPosition
 from equitar.planning.line import Line
+from equitar.progress import Position
 from equitar.reading.reader import Reader, open_shards
 from equitar.rng import Purpose, fold, permutation
 from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, supplies_of
@@ -42,15 +39,17 @@ class Lookup:
         self._sources, self._stage = sources, stage
         self._catalog: Catalog | None = None
         self._shards: dict[str, tuple[int, int]] = {}
-        # Of the latest shard: a stream goes through one after another.
-        self._rows: tuple[str, dict[str, int]] = ("", {})
+        self._rows: tuple[str, dict[str, int]] = (
+            "",
+            {},
+        )  # of the latest shard: a stream goes through one after another
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_rows": ("", {})}
 
     @property
     def catalog(self) -> Catalog:
-        """The sources, looked at when first needed."""
+        """The sources, read when first needed."""
         if self._catalog is None:
             self._catalog = catalog_of(self._sources)
             for source, sidecars in enumerate(self._catalog.sidecars):
@@ -78,7 +77,7 @@ class Lookup:
         url, key = self.needed(sample, "__url__"), self.needed(sample, "__key__")
         if self._rows[0] != url:
             keys = self.catalog.sidecars[source](shard).keys
-            self._rows = url, {one: row for row, one in enumerate(keys)}
+            self._rows = url, {key: row for row, key in enumerate(keys)}
         if key not in self._rows[1]:
             raise StageError(
                 f"`{self._stage}` finds no key {key!r} in the sidecar of {shown(url)}; run `equitar index` again"
@@ -86,32 +85,23 @@ class Lookup:
         return self._rows[1][key]
 
     def needed(self, sample: Any, name: str) -> str:
-        """Return what a sample must have."""
+        """Return a field that a sample must have."""
         if not isinstance(sample, dict) or name not in sample:
             raise StageError(
                 f"`{self._stage}` needs {name!r} in every sample; webdataset's `map` and `to_tuple` drop it, so put "
                 f"`{self._stage}` before them"
             )
-        found: str = sample[name]
-        return found
+        value: str = sample[name]
+        return value
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A planned sample that has not been read.
-
-    Attributes:
-        reader: Reads it.
-        source: Name of its source.
-        shard: Index of its shard in the source.
-        row: Its row.
-        copy: Which copy of it this is.
-        step: At which step it is emitted.
-    """
+    """A planned sample that has not been read yet."""
 
     reader: Reader
     source: str
-    shard: int
+    shard: int  # its index in the source
     row: int
     copy: int
     step: int
@@ -122,13 +112,12 @@ class _Slices:
     batches: Batches
 
     def __call__(self) -> Iterator[Slice]:
-        topology, position = self.batches.consumer()
-        prepared = self.batches.prepared()
-        plan = self.batches.plan_at(position, topology.num_workers)
-        order = self.batches.order
-        readers = dict(
-            zip((one.name for one in prepared.catalog.sources), order.readers(prepared, open_shards()), strict=True)
-        )
+        execution = execution_of(self.batches)
+        topology, position = execution.consumer()
+        plan = execution.plan_at(position, topology.num_workers)
+        catalog = execution.request.resolved.catalog
+        names = (source.name for source in catalog.sources)
+        readers = dict(zip(names, execution.request.readers(open_shards()), strict=True))
         for step in steps_of(plan, topology, position.step + topology.worker):
             places = plan.samples(step, *plan.share(step, topology.rank, topology.world_size))
             for source, shard, row, copy in zip(*(column.tolist() for column in places), strict=True):
@@ -137,10 +126,10 @@ class _Slices:
 
 
 def slices(batches: Batches) -> Callable[[], Iterator[Slice]]:
-    """Return the first stage of a pipeline: it gives the planned samples of this rank and worker, not yet read.
+    """Return the first stage of a pipeline: the planned samples of this rank and worker, not yet read.
 
     Args:
-        batches: From `debiased`, `mixed` or `exact`; `set_epoch` on it counts here too.
+        batches: From `debiased`, `mixed` or `exact`; `set_epoch` on it counts here, too.
     """
     return _Slices(batches)
 
@@ -148,15 +137,15 @@ def slices(batches: Batches) -> Callable[[], Iterator[Slice]]:
 @dataclass(frozen=True)
 class _Read:
     def __call__(self, planned: Iterable[Any]) -> Iterator[Sample]:
-        for one in planned:
-            if one == {}:
+        for slot in planned:
+            if slot == {}:
                 yield {}
                 continue
-            if not isinstance(one, Slice):
-                raise StageError(f"`read` takes what `slices` gives; got {one!r}: put it right after `slices`")
-            one.reader.evict()
-            sample = one.reader.read(one.shard, one.row)
-            yield {**sample, "__source__": one.source, "__copy__": one.copy, "__step__": one.step}
+            if not isinstance(slot, Slice):
+                raise StageError(f"`read` takes what `slices` gives; got {slot!r}: put it right after `slices`")
+            slot.reader.evict()
+            sample = slot.reader.read(slot.shard, slot.row)
+            yield {**sample, "__source__": slot.source, "__copy__": slot.copy, "__step__": slot.step}
 
 
 def read() -> Callable[[Iterable[Slice]], Iterator[Sample]]:
@@ -165,20 +154,20 @@ def read() -> Callable[[Iterable[Slice]], Iterator[Sample]]:
 
 
 class Repeats:
-    """A stage that emits each sample as often as its repeat factor says, one copy after another."""
+    """A stage that emits the copies of each sample, by its repeat factor, one after another."""
 
     def __init__(self, sources: Sequence[Source], repeat: Repeat, seed: int) -> None:
         """See `repeats`."""
         self._places = Lookup(sources, "repeats")
         self._repeat, self._seed = repeat, seed
-        self._clock = SharedPosition()
+        self._start = SharedPosition()
 
     def set_epoch(self, epoch: int) -> None:
-        """Round the factors anew: in each epoch a sample gets the floor or the ceiling of its factor."""
-        self._clock.position = Position(epoch, 0, 0, 0)
+        """Round the factors for an epoch: in each, a sample gets the floor or the ceiling of its factor."""
+        self._start.position = Position(epoch)
 
     def __call__(self, samples: Iterable[Sample]) -> Iterator[Sample]:
-        """Yield copies; each is a dict of its own, as stages behind this one edit in place."""
+        """Yield copies; each is a dict of its own, as later stages edit in place."""
         lines: list[Line] | None = None
         latest, copies = (-1, -1), [0]
         for sample in samples:
@@ -193,16 +182,18 @@ class Repeats:
                 yield {**sample, "__copy__": number}
 
     def _lines(self) -> list[Line]:
-        epoch = self._clock.position.epoch
+        epoch = self._start.position.epoch
         supplies = supplies_of(self._places.catalog, self._repeat)
-        return [Line(one, key=fold(fold(self._seed), one.key, epoch), at_least=one.copies) for one in supplies]
+        return [
+            Line(supply, key=fold(fold(self._seed), supply.key, epoch), at_least=supply.copies) for supply in supplies
+        ]
 
 
 def repeats(sources: Sequence[Source], *, repeat: Repeat, seed: int = 0) -> Repeats:
-    """Return the stage that emits each sample as often as its repeat factor says.
+    """Return the stage that emits the copies of each sample, by its repeat factor.
 
-    In epoch e it gives the copies that pass e of `mixed` with the same seed gives. They come one after another: spread them
-    with `shuffled`. For a part of the stream each worker gives its part of the copies.
+    In epoch e it gives the copies that pass e of `mixed` with the same seed gives. Copies follow each other: spread them with
+    `shuffled`. For a part of the stream, each worker gives its part of the copies.
 
     Args:
         sources: Where the samples come from.
@@ -216,24 +207,27 @@ def repeats(sources: Sequence[Source], *, repeat: Repeat, seed: int = 0) -> Repe
 class _Shuffle:
     size: int
     seed: int
-    clock: SharedPosition = field(default_factory=SharedPosition)
+    start: SharedPosition = field(default_factory=SharedPosition)
 
     def set_epoch(self, epoch: int) -> None:
         """Shuffle the next stream in the order of an epoch."""
-        self.clock.position = Position(epoch, 0, 0, 0)
+        self.start.position = Position(epoch)
 
     def __call__(self, samples: Iterable[Any]) -> Iterator[Any]:
-        key = fold(self.seed, Purpose.SHUFFLE_STAGE, self.clock.position.epoch)
+        key = fold(self.seed, Purpose.SHUFFLE_STAGE, self.start.position.epoch)
         window: list[Any] = []
-        number, size = 0, max(1, self.size // 16)  # the first windows are short: nobody waits for a full one
+        number, size = (
+            0,
+            max(1, self.size // 16),
+        )  # the first windows are short, so that the first sample does not wait for a full one
         for sample in samples:
             if sample == {}:
                 continue
             window.append(sample)
             if len(window) == size:
-                yield from (window[at] for at in permutation(fold(key, number), len(window)).tolist())
+                yield from (window[index] for index in permutation(fold(key, number), len(window)).tolist())
                 window, number, size = [], number + 1, min(2 * size, self.size)
-        yield from (window[at] for at in permutation(fold(key, number), len(window)).tolist())
+        yield from (window[index] for index in permutation(fold(key, number), len(window)).tolist())
 
 
 def shuffled(size: int, *, seed: int = 0) -> _Shuffle:
@@ -304,9 +298,9 @@ def batched_by_source(
 
     Args:
         batch_size: Samples of a batch, >= 1.
-        sources: Where the samples come from; not needed for those that have ``__source__``.
+        sources: Where the samples come from; not needed if they have ``__source__``.
         collate_fn: Makes a batch of a list of samples.
-        partial: Whether buffers that are not full at the end are emitted as shorter batches.
+        partial: Whether buffers that are not full at the end are emitted as smaller batches.
     """
     if batch_size < 1:
         raise ValueError(f"`batch_size` must be >= 1; got {batch_size}")

@@ -16,12 +16,12 @@ from equitar.errors import PlanError
 from equitar.planning.feasibility import checked_supplies
 from equitar.planning.line import Line
 from equitar.planning.passes import PassPosition
-from equitar.planning.plan import PlannedSamples, PlanSpec, account_of, digest_of
+from equitar.planning.plan import DisplayedPlan, PlannedSamples, PlanSpec, account_of, digest_of
 from equitar.planning.supply import Supply
 from equitar.rng import fold
 
 
-class ExactPlan:
+class ExactPlan(DisplayedPlan):
     """A plan of every sample once; see `equitar.planning.plan.Plan`."""
 
     is_whole = False

@@ -18,6 +18,8 @@ from equitar.planning.repeat_factors import ONE
 from equitar.planning.supply import Supply
 from equitar.planning.weights import Changes, Passes, Weights
 
+_ALL_TRIED = 64  # batch sizes that are all tried, where the largest that works is wanted
+
 
 def checked_supplies(supplies: Sequence[Supply]) -> list[Supply]:
     """Return the supplies sorted by name.
@@ -134,13 +136,34 @@ def _ranks_in_words(spec: PlanSpec, accumulation_steps: int = 1) -> str:
 
 
 def _raise_with_fix(problem_at: Callable[[int], str | None], batch_size: int) -> None:
-    """Raise what is wrong at the batch size of a plan, with the largest batch size at which nothing is."""
+    """Raise what is wrong at the batch size of a plan, with a smaller one at which nothing is."""
     problem = problem_at(batch_size)
     if problem is None:
         return
-    fitting = next((smaller for smaller in range(batch_size - 1, 0, -1) if problem_at(smaller) is None), None)
-    if fitting is not None:
-        raise PlanError(f"{problem}; lower `batch_size` to at most {fitting}")
+    largest = largest_that_fits(lambda smaller: problem_at(smaller) is None, batch_size)
+    if largest:
+        raise PlanError(f"{problem}; lower `batch_size` to at most {largest}")
     raise PlanError(
         f"{problem}; no smaller `batch_size` helps: repeat less (`cap`, a lower threshold) or leave the source out"
     )
+
+
+def largest_that_fits(fits: Callable[[int], bool], too_large: int) -> int:
+    """Return the largest number below one that is too large that fits; 0 if none does.
+
+    If smaller numbers of those that fit do too, this is exact. Quotas that are rounded, and sources that are left out, let it
+    come and go; so numbers up to 64 are all tried, and of larger ones every 16th part of the way, and halves between these.
+
+    >>> largest_that_fits(lambda size: size <= 1234, 100_000)
+    1234
+    """
+    high = too_large  # does not fit
+    while high > _ALL_TRIED + 1:
+        low = max(_ALL_TRIED, high - high // 16)
+        if fits(low):
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if fits(middle) else (low, middle)
+            return low
+        high = low
+    return next((smaller for smaller in range(high - 1, 0, -1) if fits(smaller)), 0)

@@ -19,6 +19,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+_NEAR = 4  # copies by which the share of a source in the first steps of an epoch is off, at most, most of the time
 _STEPS_CACHED = 1 << 14  # steps for which the copies they take are cached while an epoch is located
 
 
@@ -33,16 +34,12 @@ class PassPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PassStart:
-    """Where epochs begin along the passes.
+    """Where epochs begin along the passes."""
 
-    Attributes:
-        restart_each_epoch: Whether every epoch starts a pass of each source, whatever is left of the last one.
-        epoch: The epoch at whose start the positions hold.
-        positions: Where sources stand then; a source that is not named stands at the beginning.
-    """
-
+    # Whether every epoch starts a pass of each source, whatever is left of the last one.
     restart_each_epoch: bool = False
-    epoch: int = 0
+    epoch: int = 0  # the epoch at whose start the positions hold
+    # Where sources stand then; a source that is not named stands at the beginning.
     positions: tuple[PassPosition, ...] = ()
 
     def begin(self, source: str, copies: int, in_pass: int, unit: int) -> tuple[int, int]:
@@ -180,6 +177,10 @@ def _crossings(
 def _steps_supplied(source: int, left: int, num_steps: int, taken: Callable[[int], Sequence[int]]) -> int:
     """Return the most steps whose copies of a source do not exceed what is left of its pass."""
     low, high = 0, num_steps
+    quota = max(1, taken(num_steps)[source])
+    for step in ((left - _NEAR) * num_steps // quota, (left + _NEAR) * num_steps // quota + 1):
+        if low < step < high:
+            low, high = (step, high) if taken(step)[source] <= left else (low, step - 1)
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if taken(middle)[source] <= left else (low, middle - 1)

@@ -9,26 +9,21 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from equitar.arrays import Int64
 from equitar.checks import check_integer
+from equitar.display import Display, Displayed
 from equitar.errors import PlanError
 from equitar.planning.line import most_of
 from equitar.planning.passes import PassPosition, PassStart
 from equitar.planning.supply import Supply
+from equitar.text import counted
 
 
 class PlannedSamples(NamedTuple):
-    """Planned copies, one for each slot, (n,) each.
+    """Planned copies, one for each slot, (n,) each."""
 
-    Attributes:
-        source: Index of the source, in the order of the plan.
-        shard: Index of the shard in its source.
-        row: Row in its shard.
-        copy: Which copy of the sample in this pass.
-    """
-
-    source: Int64
-    shard: Int64
-    row: Int64
-    copy: Int64
+    source: Int64  # index of the source, in the order of the plan
+    shard: Int64  # index of the shard in its source
+    row: Int64  # row in its shard
+    copy: Int64  # which copy of the sample in this pass
 
 
 PLAN_VERSION = 1
@@ -37,25 +32,15 @@ _LOWEST = {"batch_size": 1, "world_size": 1, "lanes": 1, "seed": 0, "epoch": 0, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSpec:
-    """Numbers that every plan needs.
+    """Numbers that every plan needs."""
 
-    Attributes:
-        batch_size: Samples per rank and step, >= 1.
-        world_size: Ranks, >= 1.
-        lanes: DataLoader workers of each rank when the epoch began, 1 without workers.
-        seed: Seed, >= 0.
-        epoch: Which epoch, >= 0.
-        shuffle: Samples that each rank shuffles together, >= 0.
-        pass_start: Where epochs begin along the passes.
-    """
-
-    batch_size: int
-    world_size: int
-    lanes: int
-    seed: int
-    epoch: int
-    shuffle: int
-    pass_start: PassStart = field(default_factory=PassStart)
+    batch_size: int  # samples per rank and step, >= 1
+    world_size: int  # ranks, >= 1
+    lanes: int  # DataLoader workers of each rank when the epoch began, 1 without workers
+    seed: int  # seed, >= 0
+    epoch: int  # which epoch, >= 0
+    shuffle: int  # samples that each rank shuffles together, >= 0
+    pass_start: PassStart = field(default_factory=PassStart)  # where epochs begin along the passes
 
     def __post_init__(self) -> None:
         for name, lowest in _LOWEST.items():
@@ -136,6 +121,21 @@ def digest_of(supplies: Sequence[Supply], spec: PlanSpec, detail: str) -> str:
 
 Agree: TypeAlias = Literal["world", "rank"]
 Short: TypeAlias = Literal["error", "leave_out"]
+Composition: TypeAlias = Literal["stratified", "independent"]
+
+
+class DisplayedPlan(Displayed):
+    """What plans show of themselves."""
+
+    spec: PlanSpec
+    num_steps: int
+    global_batch: int
+    account: tuple[SourceAccount, ...]
+
+    def _display(self) -> Display:
+        steps = counted(self.num_steps, "step")
+        title = f"{type(self).__name__}(epoch {self.spec.epoch}, {steps}, global batch {self.global_batch})"
+        return Display((title,), {source.name: source.quota for source in self.account})
 
 
 class Plan(Protocol):
@@ -173,3 +173,6 @@ class Plan(Protocol):
 
     def pass_positions(self, step: int) -> tuple[PassPosition, ...]:
         """Return where each source stands in its passes before a step."""
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""

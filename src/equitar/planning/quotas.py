@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from math import gcd, lcm
 
 import numpy as np
 
@@ -14,21 +17,16 @@ from equitar.planning.weights import Changes, Passes, Weights, ZeroVL, by_name, 
 from equitar.rng import Purpose, draws, fold
 
 _DRAWN_AT_ONCE = 1 << 20
+_CANDIDATES = 100
 
 
 @dataclass(frozen=True, slots=True)
 class WeightPhase:
-    """Steps of an epoch that share one set of weights.
+    """Steps of an epoch that share one set of weights."""
 
-    Attributes:
-        start: First step.
-        quotas: Batches of each source, (sources,); their sum is the number of steps.
-        wanted: Whether each source has a share, (sources,), although it may round to no batch.
-    """
-
-    start: int
-    quotas: tuple[int, ...]
-    wanted: tuple[bool, ...]
+    start: int  # first step
+    quotas: tuple[int, ...]  # batches of each source, (sources,); their sum is the number of steps
+    wanted: tuple[bool, ...]  # whether each source has a share, (sources,), although it may round to no batch
 
     @property
     def stop(self) -> int:
@@ -42,10 +40,11 @@ def largest_remainder(shares: Sequence[Fraction], total: int) -> list[int]:
     >>> largest_remainder([Fraction(1), Fraction(1), Fraction(1)], 10)
     [4, 3, 3]
     """
-    whole = sum(shares)
-    exact = [share * total / whole for share in shares]
-    result = [int(share) for share in exact]
-    by_remainder = sorted(range(len(shares)), key=lambda index: (result[index] - exact[index], index))
+    unit = lcm(*(share.denominator for share in shares))
+    units = [share.numerator * (unit // share.denominator) for share in shares]  # far quicker than fractions
+    whole = sum(units)
+    result = [total * number // whole for number in units]
+    by_remainder = sorted(range(len(shares)), key=lambda index: -(total * units[index] % whole))
     for index in by_remainder[: total - sum(result)]:
         result[index] += 1
     return result
@@ -86,21 +85,68 @@ def _rows(have: Sequence[int], quotas: Sequence[int]) -> list[tuple[int, int, in
     return list(zip(range(len(have)), have, quotas, strict=True))
 
 
+def stratified(quotas: Sequence[int], first: int, num_batches: int) -> list[int]:
+    """Return how many items of each source the first so many batches have, if each has the floor or ceiling of every share.
+
+    This is systematic sampling: the shares of a batch lie side by side on a line, ``quota / num_batches`` each, and every
+    whole number from a start on takes one item of the source where it falls. Batch p starts at the fraction of
+    ``p * multiplier / num_batches``; over all batches each start comes once, so that the quotas are exact.
+
+    Args:
+        quotas: Items of each source, (sources,); their sum is a multiple of `num_batches`.
+        first: How many batches, in [0, num_batches].
+        num_batches: Batches of the epoch.
+
+    >>> [stratified([6, 3, 1], first, 5) for first in range(6)]
+    [[0, 0, 0], [1, 0, 1], [2, 1, 1], [3, 2, 1], [5, 2, 1], [6, 3, 1]]
+    """
+    multiplier = _multiplier(num_batches)
+    sums = [_floor_sum(first, num_batches, multiplier, edge) for edge in accumulate(quotas, initial=0)]
+    return [after - before for before, after in pairwise(sums)]
+
+
+def widest_gap(batches: int, num_batches: int) -> int:
+    """Return the widest gap between the starts of so many consecutive batches, in units of ``1 / num_batches``."""
+    starts = np.sort(np.arange(batches, dtype=object) * _multiplier(num_batches) % num_batches)
+    return int(max(np.diff(starts, append=starts[0] + num_batches)))
+
+
+@lru_cache(maxsize=1 << 10)
+def _multiplier(num_batches: int) -> int:
+    """Return a number without common divisor whose multiples are spread evenly: its continued fraction has small terms."""
+    golden = num_batches * 1_618_034 // 1_000_000 - num_batches
+    candidates = range(max(1, golden - _CANDIDATES), max(2, min(golden + _CANDIDATES, num_batches)))
+    coprime = [number for number in candidates if gcd(number, num_batches) == 1]
+    return min(
+        coprime, key=lambda number: (sum(term * term for term in _continued_fraction(num_batches, number)), number)
+    )
+
+
+def _continued_fraction(numerator: int, denominator: int) -> Iterator[int]:
+    while denominator:
+        yield numerator // denominator
+        numerator, denominator = denominator, numerator % denominator
+
+
+def _floor_sum(count: int, divisor: int, step: int, start: int) -> int:
+    """Return the sum of ``(start + i * step) // divisor`` for i in range(count), by Euclid's algorithm."""
+    result = 0
+    while count:
+        result += (count - 1) * count // 2 * (step // divisor) + count * (start // divisor)
+        step, start = step % divisor, start % divisor
+        count, start = divmod(step * count + start, divisor)
+        divisor, step = step, divisor
+    return result
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaSpec:
-    """What the steps of an epoch are shared out by.
+    """What the steps of an epoch are shared out by."""
 
-    Attributes:
-        weights: Shares, or a list of (from_step, shares) that begins at step 0; None is by size.
-        steps: Steps of the epoch; None is as many as one pass of all sources holds.
-        left_out: Names that weights may have although the plan has no such sources.
-        max_passes: How often an epoch may go through a source; None is without limit.
-    """
-
-    weights: Weights | Changes | None
-    steps: int | None
-    left_out: Collection[str]
-    max_passes: float | None
+    weights: Weights | Changes | None  # shares, or a list of (from_step, shares) that begins at step 0; None is by size
+    steps: int | None  # steps of the epoch; None is as many as one pass of all sources holds
+    left_out: Collection[str]  # names that weights may have although the plan has no such sources
+    max_passes: float | None  # how often an epoch may go through a source; None is without limit
 
 
 def weight_phases(supplies: Sequence[Supply], spec: QuotaSpec, *, global_batch: int, key: int) -> list[WeightPhase]:

@@ -30,7 +30,7 @@ from equitar.checks import check_integer, check_number
 from equitar.errors import PlanError
 from equitar.planning.exact_plan import ExactPlan
 from equitar.planning.feasibility import check_debiased, check_mixed, check_not_empty, checked_supplies
-from equitar.planning.plan import Agree, Plan, PlanSpec, Short
+from equitar.planning.plan import Agree, Composition, Plan, PlanSpec, Short
 from equitar.planning.quotas import (
     QuotaSpec,
     WeightPhase,
@@ -59,25 +59,16 @@ class Recipe(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Debiased:
-    """Batches of one source each.
+    """Batches of one source each."""
 
-    Attributes:
-        weights: Shares of the steps, or a list of (from_step, shares); None is by size.
-        steps: Steps of an epoch; None is one pass in all.
-        max_passes: Most passes of a source in an epoch; None is without limit.
-        restart_each_epoch: Whether every epoch starts a pass of each source.
-        same_source_across: Whether all ranks draw the same source at a step (`world`), or each rank its own (`rank`).
-        small_sources: What to do with sources that cannot give one global batch a pass: `error`, or `leave_out`.
-        accumulation_steps: Steps in which each batch is handed out.
-    """
-
-    weights: Weights | Changes | None
-    steps: int | None
-    max_passes: float | None
-    restart_each_epoch: bool
+    weights: Weights | Changes | None  # shares of the steps, or a list of (from_step, shares); None is by size
+    steps: int | None  # steps of an epoch; None is one pass in all
+    max_passes: float | None  # most passes of a source in an epoch; None is without limit
+    restart_each_epoch: bool  # whether every epoch starts a pass of each source
+    # Whether all ranks draw the same source at a step (`world`), or each rank its own (`rank`).
     same_source_across: Agree
-    small_sources: Short
-    accumulation_steps: int
+    small_sources: Short  # what to do with sources that cannot give one global batch a pass: `error`, or `leave_out`
+    accumulation_steps: int  # steps in which each batch is handed out
 
     def __post_init__(self) -> None:
         steps = None if self.steps is None else check_integer("steps", self.steps, 1)
@@ -139,25 +130,23 @@ class Debiased:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixed:
-    """Batches of all sources by share.
+    """Batches of all sources by share."""
 
-    Attributes:
-        weights: Shares of the samples; None is by size.
-        steps: Steps of an epoch; None is one pass in all.
-        max_passes: Most passes of a source in an epoch; None is without limit.
-        restart_each_epoch: Whether every epoch starts a pass of each source.
-    """
-
-    weights: Weights | None
-    steps: int | None
-    max_passes: float | None
-    restart_each_epoch: bool
+    weights: Weights | None  # shares of the samples; None is by size
+    steps: int | None  # steps of an epoch; None is one pass in all
+    max_passes: float | None  # most passes of a source in an epoch; None is without limit
+    restart_each_epoch: bool  # whether every epoch starts a pass of each source
+    # Whether every batch has the floor or ceiling of each share (`stratified`), or what a shuffle of all samples
+    # gives (`independent`).
+    composition: Composition
 
     def __post_init__(self) -> None:
         steps = None if self.steps is None else check_integer("steps", self.steps, 1)
         object.__setattr__(self, "steps", steps)
         max_passes = None if self.max_passes is None else check_number("max_passes", self.max_passes)
         object.__setattr__(self, "max_passes", max_passes)
+        if self.composition not in ("stratified", "independent"):
+            raise PlanError(f"`composition` must be 'stratified' or 'independent'; got {self.composition!r}")
         if isinstance(self.weights, Sequence):
             raise PlanError(
                 f"`weights` of `mixed` must map the name of each source to a number; got {self.weights!r}; only `debiased` "
@@ -188,19 +177,21 @@ class Mixed:
             return list(weight_phases(supplies, shares, global_batch=1, key=fold(spec.seed, spec.epoch))[0].quotas)
 
         check_mixed(supplies, spec, quota_at, is_drawn=isinstance(weights, ZeroVL))
-        quotas = Quotas(phases=None, copies=quota_at(spec.global_batch), in_pass=in_pass, num_worlds=1)
-        return StepPlan(supplies, spec, quotas, f"mixed {weights!r} {steps} {self.max_passes}")
+        quotas = Quotas(
+            phases=None,
+            copies=quota_at(spec.global_batch),
+            in_pass=in_pass,
+            num_worlds=1,
+            is_stratified=self.composition == "stratified",
+        )
+        return StepPlan(supplies, spec, quotas, f"mixed {weights!r} {steps} {self.max_passes} {self.composition}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exact:
-    """Every sample once, in order; see `ExactPlan`.
+    """Every sample once, in order; see `ExactPlan`."""
 
-    Attributes:
-        pad: Whether the batches of the last step are filled up.
-    """
-
-    pad: bool
+    pad: bool  # whether the batches of the last step are filled up
 
     def plan(self, supplies: Sequence[Supply], spec: PlanSpec) -> Plan:
         """Return the plan of sources; see `Recipe`."""

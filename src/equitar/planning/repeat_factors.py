@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -125,6 +126,7 @@ class ClassCounts:
     num_instances: Int64 | None = None
 
 
+@lru_cache(maxsize=1 << 12)
 def power_of(value: float, power: float) -> float:
     """Return ``value ** power``, the same on every machine (`pow` of the C library is not).
 

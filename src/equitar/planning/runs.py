@@ -2,7 +2,7 @@
 
 A turn of the schedule belongs to one source when batches are debiased, and to all sources together when they are mixed. Then
 every source has its own line, and the copies of a run are shared out evenly along it: each source has its share of any
-consecutive steps.
+consecutive steps, exactly or but for a few copies (`quotas.stratified`, `quotas.spread`).
 
 A DataLoader hands out steps round robin, so step t belongs to lane ``t % lanes``. The line of a segment is cut into runs,
 lane by lane and, within a lane, ranks side by side, each exactly as long as what its steps demand:
@@ -30,7 +30,7 @@ from equitar.arrays import Int64
 from equitar.planning.line import Line, most_of
 from equitar.planning.passes import PassPart, PassPosition, PassStart, Segment, segments_of
 from equitar.planning.plan import PlannedSamples
-from equitar.planning.quotas import spread
+from equitar.planning.quotas import spread, stratified, widest_gap
 from equitar.planning.supply import Supply
 from equitar.rng import fold
 
@@ -128,6 +128,7 @@ class DealerSpec:
     key: int  # key of the seed
     epoch: int
     pass_start: PassStart
+    is_stratified: bool  # whether every batch has the floor or ceiling of the share of each source
 
 
 class EpochRuns:
@@ -193,7 +194,14 @@ class EpochRuns:
 
     def _taken(self, turns: int) -> list[int]:
         """Return the copies of each source that the first turns take, over all worlds."""
-        return spread(self._spec.quota, turns * self._per_turn * self._spec.num_worlds)
+        return self._taken_by(turns * self._spec.world_size * self._spec.num_worlds)
+
+    def _taken_by(self, batches: int) -> list[int]:
+        """Return the copies of each source in the first so many batches of ranks, run after run."""
+        spec = self._spec
+        if spec.is_stratified:
+            return stratified(spec.quota, batches, spec.num_steps * spec.world_size)
+        return spread(spec.quota, batches * spec.batch_size)
 
     def _make_line(self, source: int, segment: int) -> Line:
         """Return the line of a source in a segment."""
@@ -210,10 +218,26 @@ class EpochRuns:
             world_size=self._spec.world_size,
             batch_size=self._spec.batch_size,
             most=max(1, *self._most),
-            room=max(1, sum(most for most in self._most if most > 1)),
-            reach=self._reach(),
+            room=self._room(),
+            reach=0 if self._spec.is_stratified else self._reach(),
         )
         return runs, before
+
+    def _room(self) -> int:
+        """Return the batches of a window that keep the samples on a cut apart."""
+        repeated = [(most, quota) for most, quota in zip(self._most, self._spec.quota, strict=True) if most > 1]
+        if not self._spec.is_stratified or not repeated:
+            return max(1, sum(most for most, _ in repeated))
+        num_batches = self._spec.num_steps * self._spec.world_size
+        room = 1 + 2 * max(
+            most for most, _ in repeated
+        )  # as many batches, and copies of each source: see `deal_by_source`
+        while room < num_batches:
+            gap = widest_gap(room, num_batches)
+            if all(quota // gap > 2 * most for most, quota in repeated):
+                break
+            room += 1 + room // 4
+        return room
 
     def _reach(self) -> int:
         """Return the copies of a run among which every source with repeats has as many as one of its samples."""
@@ -231,7 +255,7 @@ class EpochRuns:
         origin = self._spec.world * num_steps * self._per_turn + runs.first(run.lane, run.rank)
         low, high = origin + first * runs.batch_size, origin + last * runs.batch_size
         before = start * self._per_turn * self._spec.num_worlds
-        taken = [spread(self._spec.quota, before + position) for position in (0, low, high)]
+        taken = [self._taken_by((before + position) // self._spec.batch_size) for position in (0, low, high)]
         return [(below - base, above - base) for base, below, above in zip(*taken, strict=True)]
 
     def whole(self, run: Run) -> list[tuple[int, int]]:

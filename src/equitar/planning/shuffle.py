@@ -8,6 +8,10 @@ buffer. Any window is computed alone.
 
 A sample that lies on the cut between the runs of two ranks is dealt last by the one and first by the other. Both deal to
 the same steps, and the first few batches of a window are not its last few, so its copies do not meet there either.
+
+Where sources are mixed by share (`deal_by_source`) the cards lie source after source, so that each batch gets the floor or the
+ceiling of every source's samples in the window; a sample on a cut goes to batches of even number on the one rank and of odd
+number on the other.
 """
 
 from __future__ import annotations
@@ -93,6 +97,53 @@ def deal(
     return dealt
 
 
+def deal_by_source(
+    samples: Int64,
+    sources: Int64,
+    *,
+    shared_before: Int64,
+    shared_after: Int64,
+    num_batches: int,
+    num_ranks: int,
+    samples_key: int,
+    batches_key: int,
+) -> Int64:
+    """Return which items of a window go to each batch, so that all have the floor or ceiling of every source's share.
+
+    Source after source is dealt to the batches in turn. Of the samples that the ranks before and after have copies of too,
+    those of the one go to batches of odd number, those of the other to even ones. This needs a window of more than twice as
+    many batches, and copies of a source that has such samples, as a sample has copies.
+
+    Args:
+        samples: Which sample each item is a copy of, (num_batches x batch_size,).
+        sources: Index of its source, (num_batches x batch_size,).
+        shared_before: Samples that the rank before has copies of too.
+        shared_after: Samples that the rank after has copies of too.
+        num_batches: Batches of the window.
+        num_ranks: Ranks that share each batch: every one gets its share of each source.
+        samples_key: Key of the order of the samples.
+        batches_key: Key of the order of the batches, the same on all ranks.
+    """
+    hashes = draws(samples_key, samples)
+    order = np.lexsort((samples, hashes, sources))
+    if len(shared_before) or len(shared_after):
+        odd, even = np.isin(samples[order], shared_before), np.isin(samples[order], shared_after)
+        for source in np.unique(sources[order][odd | even]).tolist():
+            first, last = np.searchsorted(sources[order], [source, source + 1]).tolist()
+            is_odd, is_even, block = odd[first:last], even[first:last], order[first:last].copy()
+            batches = np.arange(first, min(last, first + num_batches)) % num_batches
+            to_odd = np.flatnonzero(batches % 2)[: is_odd.sum()]
+            to_even = np.flatnonzero(batches % 2 == 0)[: is_even.sum()]
+            others = np.delete(np.arange(first, last), np.concatenate([to_odd, to_even]))
+            order[first + to_odd], order[first + to_even] = block[is_odd], block[is_even]
+            order[others] = block[~(is_odd | is_even)]
+    dealt = order.reshape(-1, num_batches)[:, permutation(batches_key, num_batches)].T
+    by_rank = dealt.reshape(num_batches, -1, num_ranks).swapaxes(1, 2)
+    # In drawn order within a batch: whoever takes a part of it, for an accumulated gradient say, gets all sources too.
+    mixed: Int64 = np.take_along_axis(by_rank, np.argsort(hashes[by_rank], axis=2), axis=2)
+    return mixed.reshape(num_batches, -1)
+
+
 class BatchIndex(NamedTuple):
     """Where a batch lies: its number in a lane of a segment."""
 
@@ -162,15 +213,31 @@ class Dealer:
         columns = self._runs.copies(run, first, last)
         before, after = self._runs.shared(run)
         where = (self._spec.epoch, self._spec.world, *self._spec.sources, run.segment, run.lane, first)
-        order = deal(
-            self._runs.sample_ids(columns),
-            shared_before=before,
-            shared_after=after,
-            num_batches=last - first,
-            samples_key=fold(self._spec.key, Purpose.WINDOW_SAMPLES, *where, run.rank),
-            batches_key=fold(self._spec.key, Purpose.WINDOW_BATCHES, *where),
-        ).ravel()
-        return PlannedSamples(*(column[order] for column in columns))
+        samples = self._runs.sample_ids(columns)
+        samples_key = fold(self._spec.key, Purpose.WINDOW_SAMPLES, *where, run.rank)
+        batches_key = fold(self._spec.key, Purpose.WINDOW_BATCHES, *where)
+        if self._spec.is_stratified:
+            has_cuts = self._runs.runs(run.segment)[0].world_size > 1  # otherwise cuts lie between lanes: other steps
+            dealt = deal_by_source(
+                samples,
+                columns.source,
+                shared_before=before if has_cuts else before[:0],
+                shared_after=after if has_cuts else after[:0],
+                num_batches=last - first,
+                num_ranks=1 if has_cuts else self._spec.world_size,
+                samples_key=samples_key,
+                batches_key=batches_key,
+            )
+        else:
+            dealt = deal(
+                samples,
+                shared_before=before,
+                shared_after=after,
+                num_batches=last - first,
+                samples_key=samples_key,
+                batches_key=batches_key,
+            )
+        return PlannedSamples(*(column[dealt.ravel()] for column in columns))
 
     def substitutes(self, index: BatchIndex, rank: int, place: int) -> Iterator[tuple[int, int]]:
         """Yield (shard, row) of samples that may stand in for the one at a place, of the same source.

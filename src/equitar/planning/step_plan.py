@@ -16,7 +16,7 @@ import numpy as np
 
 from equitar.arrays import Int64
 from equitar.planning.passes import PassPosition
-from equitar.planning.plan import Plan, PlannedSamples, PlanSpec, SourceAccount, account_of, digest_of
+from equitar.planning.plan import DisplayedPlan, Plan, PlannedSamples, PlanSpec, SourceAccount, account_of, digest_of
 from equitar.planning.quotas import WeightPhase
 from equitar.planning.runs import DealerSpec
 from equitar.planning.schedule import Schedule, ShuffledSchedule, SingleSchedule
@@ -25,7 +25,7 @@ from equitar.planning.supply import Supply
 from equitar.rng import fold
 
 
-class AccumulationPlan:
+class AccumulationPlan(DisplayedPlan):
     """A plan whose batches are handed out in several steps each; see `Plan`."""
 
     is_whole = True
@@ -102,22 +102,16 @@ class _Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quotas:
-    """What each source gives in an epoch.
+    """What each source gives in an epoch."""
 
-    Attributes:
-        phases: Phases of the schedule, counted in batches; None where batches are mixed.
-        copies: Copies of each source in an epoch, (sources,).
-        in_pass: Copies that a pass of each source gives, (sources,).
-        num_worlds: Worlds of ranks that draw alike.
-    """
-
-    phases: Sequence[WeightPhase] | None
-    copies: Sequence[int]
-    in_pass: Sequence[int]
-    num_worlds: int
+    phases: Sequence[WeightPhase] | None  # phases of the schedule, counted in batches; None where batches are mixed
+    copies: Sequence[int]  # copies of each source in an epoch, (sources,)
+    in_pass: Sequence[int]  # copies that a pass of each source gives, (sources,)
+    num_worlds: int  # worlds of ranks that draw alike
+    is_stratified: bool = False  # whether every batch has the floor or ceiling of the share of each source
 
 
-class StepPlan:
+class StepPlan(DisplayedPlan):
     """A plan of equal steps, as `debiased_plan` and `mixed_plan` make it; see `Plan`."""
 
     is_whole = True
@@ -212,5 +206,6 @@ class StepPlan:
             key=fold(spec.seed),
             epoch=spec.epoch,
             pass_start=spec.pass_start,
+            is_stratified=quotas.is_stratified and len(sources) > 1,
         )
         return Dealer(dealer_spec, lambda turns: schedule.lane_counts(sources[0], turns))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class Supply:
         kept: Sum of the selection of all rows, in units of 2**-20 samples: `total` without repeats.
         factors: Gives the factors of one shard's rows, (rows,), in units of 2**-20 copies; 0 leaves a row out.
         rounding: How factors become copies. `ceil` has been applied to the factors already.
+        total: Sum of all repeat factors, in units of 2**-20 copies.
     """
 
     name: str
@@ -46,11 +47,10 @@ class Supply:
     kept: int
     factors: Callable[[int], Int64]
     rounding: Rounding = "systematic"
+    total: int = field(init=False)
 
-    @property
-    def total(self) -> int:
-        """Sum of all repeat factors, in units of 2**-20 copies."""
-        return int(self.sums.sum())
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "total", int(self.sums.sum()))
 
     @property
     def copies(self) -> int:

@@ -124,8 +124,9 @@ def shares(supplies: Sequence[Supply], weights: Weights | None, left_out: Collec
 
 def check_names(numbers: Mapping[str, object], names: Collection[str], what: str, left_out: Collection[str]) -> None:
     """Raise PlanError if a source has no number, or a number no source; those left out may have one or not."""
-    missing = [f"{name!r} has none" for name in names if name not in numbers and name not in left_out]
-    unknown = [f"{name!r} is not a source" for name in numbers if name not in names and name not in left_out]
+    known, optional = set(names), set(left_out)
+    missing = [f"{name!r} has none" for name in names if name not in numbers and name not in optional]
+    unknown = [f"{name!r} is not a source" for name in numbers if name not in known and name not in optional]
     if missing or unknown:
         problem = " and ".join([*missing[:1], *unknown[:1]])
         raise PlanError(f"`{what}` must have one number for each of the sources {', '.join(names)}; {problem}")

@@ -1,8 +1,8 @@
-"""How are many samples read at once? Batches that no stage looks at, in blocks of steps.
+"""Blocks of samples: batches without stages, looked up for many steps at once.
 
-What a sample costs in Python is mostly looking up where its members lie. For a block of steps that is one indexing for each
-shard; then each batch takes one positioned read for a sample, and one slice for a member. A large member has a read of its own,
-straight into the `bytes` that is handed out.
+Most of what a sample costs in Python is looking up where its members are. For a block of steps that takes one indexing
+operation per shard; then each batch takes one positioned read per sample and one slice per member. A large member has a read of
+its own, straight into the `bytes` that is handed out.
 """
 
 from __future__ import annotations
@@ -23,23 +23,18 @@ _LARGE = 1 << 15  # bytes of a member: a batch of them is out of the cache befor
 
 
 class _MemberSpan(NamedTuple):
-    """Neighbouring members of samples, which are read together. Lists: batches take them a slice at a time.
+    """Neighbouring members of samples, which are read together. Lists: batches take them a slice at a time."""
 
-    Attributes:
-        whole: The field, if there is but one: what is read is the member.
-        members: Otherwise each field, and where its members begin and end in what is read.
-        starts: Where each sample is read from.
-        lengths: How many bytes of it.
-    """
-
-    whole: str | None
-    members: list[tuple[str, list[int], list[int]]]
-    starts: list[int]
-    lengths: list[int]
+    whole: str | None  # the field, if there is only one: what is read is the member
+    members: list[
+        tuple[str, list[int], list[int]]
+    ]  # otherwise each field, and where its members begin and end in what is read
+    starts: list[int]  # where each sample is read from
+    lengths: list[int]  # bytes of each sample
 
     @staticmethod
     def of(names: Sequence[str], start: Int64, stop: Int64) -> _MemberSpan:
-        """Return the part of some fields, from where their members begin and end, (fields, n) each."""
+        """Return the span of some fields, from where their members begin and end, (fields, n) each."""
         begin = start[0]
         starts, lengths = begin.tolist(), (stop[-1] - begin).tolist()
         if len(names) == 1:
@@ -52,7 +47,7 @@ class UniformSamples:
     """Samples of the same fields in the same order, looked up and not yet read."""
 
     def __init__(self, shards: Sequence[OpenShard], shard_of: Int64, row: Int64, layout: tuple[str, ...]) -> None:
-        """Look up where members lie.
+        """Look up where members are.
 
         Args:
             shards: Open shards.
@@ -65,37 +60,37 @@ class UniformSamples:
         self._descriptor: list[int] = np.array([shard.descriptor for shard in shards])[shard_of].tolist()
         keys = np.empty(len(row), object)
         start, stop = (np.empty((len(layout), len(row)), np.int64) for _ in range(2))  # of each member
-        for one in np.unique(shard_of).tolist():
-            here = np.flatnonzero(shard_of == one)
-            keys[here] = shards[one].keys(row[here])
-            start[:, here], stop[:, here] = shards[one].members(row[here])
+        for shard in np.unique(shard_of).tolist():
+            here = np.flatnonzero(shard_of == shard)
+            keys[here] = shards[shard].keys(row[here])
+            start[:, here], stop[:, here] = shards[shard].members(row[here])
         self._key = keys.tolist()
         is_large = (stop - start).mean(axis=1) >= _LARGE
         edges = np.flatnonzero(is_large[1:] | is_large[:-1]) + 1
-        self._parts = [
+        self._member_spans = [
             _MemberSpan.of(layout[low:high], start[low:high], stop[low:high])
             for low, high in pairwise([0, *edges.tolist(), len(layout)])
         ]
 
     def columns(self, first: int, last: int) -> dict[str, list[Any]]:
-        """Read samples [first, last); see `Block.columns`."""
+        """Read samples [first, last); see `SampleBlock.columns`."""
         batch: dict[str, list[Any]] = {"__key__": self._key[first:last], "__url__": self._url[first:last]}
-        for part in self._parts:
-            spans = self._read(part, first, last)
-            for name, begins, ends in part.members:
-                places = zip(spans, begins[first:last], ends[first:last], strict=True)
-                batch[name] = [span[begin:end] for span, begin, end in places]
-            if part.whole is not None:
-                batch[part.whole] = spans
+        for member_span in self._member_spans:
+            spans = self._read(member_span, first, last)
+            for name, begins, ends in member_span.members:
+                slices = zip(spans, begins[first:last], ends[first:last], strict=True)
+                batch[name] = [span[begin:end] for span, begin, end in slices]
+            if member_span.whole is not None:
+                batch[member_span.whole] = spans
         return batch
 
-    def _read(self, part: _MemberSpan, first: int, last: int) -> list[Any]:
-        """Read a part of samples [first, last), one range each."""
-        starts, lengths = part.starts[first:last], part.lengths[first:last]
+    def _read(self, member_span: _MemberSpan, first: int, last: int) -> list[Any]:
+        """Read some members of samples [first, last), one range each."""
+        starts, lengths = member_span.starts[first:last], member_span.lengths[first:last]
         spans: list[Any] = list(map(os.pread, self._descriptor[first:last], lengths, starts))
         if list(map(len, spans)) != lengths:  # read again, for the rest or for the error that says what is wrong
-            files = [self._shards[one].file for one in self._shard_of[first:last].tolist()]
-            spans = [file.read(*one) for file, *one in zip(files, starts, lengths, strict=True)]
+            files = [self._shards[shard].file for shard in self._shard_of[first:last].tolist()]
+            spans = [file.read(start, length) for file, start, length in zip(files, starts, lengths, strict=True)]
         return [memoryview(span) for span in spans] if self._shards[0].has_views else spans
 
 
@@ -103,43 +98,43 @@ class SampleBlock:
     """The samples of some steps, looked up and not yet read: those of the same fields together."""
 
     def __init__(self, readers: Sequence[Reader], places: PlannedSamples) -> None:
-        """Open their shards, and look up where their members lie.
+        """Open their shards, and look up where their members are.
 
         Args:
-            readers: A reader for each source; their shelf is not to be trimmed until the block is read.
+            readers: A reader for each source; their open shards must not be evicted until the block is read.
             places: What lies in the steps of the block, step after step, (n,), n >= 1.
         """
         codes, shard_of = np.unique(_codes(places), return_inverse=True)
         shards = [readers[code >> 32].open(code & (1 << 32) - 1) for code in codes.tolist()]
         layouts = [shard.layout if shard.descriptor >= 0 else None for shard in shards]
         kinds = list(dict.fromkeys(layouts))
-        self._kind = np.array([kinds.index(one) for one in layouts])[shard_of]  # of each place, (n,)
-        self._at = np.empty(len(shard_of), np.int64)  # where it is among those of its kind, (n,)
-        self._alike: list[UniformSamples | None] = []
+        self._kind = np.array([kinds.index(layout) for layout in layouts])[shard_of]  # of each place, (n,)
+        self._index = np.empty(len(shard_of), np.int64)  # where it is among those of its kind, (n,)
+        self._uniform: list[UniformSamples | None] = []
         for kind, layout in enumerate(kinds):
             here = np.flatnonzero(self._kind == kind)
-            self._at[here] = np.arange(len(here))
-            self._alike.append(UniformSamples(shards, shard_of[here], places.row[here], layout) if layout else None)
+            self._index[here] = np.arange(len(here))
+            self._uniform.append(UniformSamples(shards, shard_of[here], places.row[here], layout) if layout else None)
 
     def columns(self, first: int, last: int) -> dict[str, list[Any]] | None:
         """Read samples [first, last) of the block, as `equitar.loading.collate.columns` would make a batch of them.
 
         Returns:
-            The columns; None if the samples must be read one by one: they are of several kinds, or not of files here.
+            The columns; None if the samples must be read one by one: they are of several kinds, or not in local files.
 
         Raises:
             ShardMismatchError: If a shard ends early.
         """
         kinds = self._kind[first:last]
-        alike = self._alike[int(kinds[0])]
-        if alike is None or (kinds != kinds[0]).any():
+        uniform = self._uniform[int(kinds[0])]
+        if uniform is None or (kinds != kinds[0]).any():
             return None
-        at = int(self._at[first])
-        return alike.columns(at, at + last - first)
+        begin = int(self._index[first])
+        return uniform.columns(begin, begin + last - first)
 
 
 def shards_in(places: PlannedSamples) -> int:
-    """Return how many shards are to be opened for some places."""
+    """Return how many shards must be opened for some planned samples."""
     return len(np.unique(_codes(places)))
 
 

@@ -1,8 +1,8 @@
-"""What is done about a damaged shard? It is an error, or, if the user says so, its samples are lost: whole ones, and counted.
+"""Damaged shards: an error, or, if the user asks for it, samples that are lost and counted.
 
-A shard that is not what its sidecar says (cut, of another size, a command that failed half way) may still hold samples. They are
-taken only if the headers before their members say that they are what the sidecar says: name, size and checksum. So a sample is
-given as it was indexed, or it is lost; nothing else is possible.
+A shard that does not match its sidecar (truncated, of another size, a command that failed half way) may still hold samples. They
+are read only if the headers before their members match the sidecar: name, size and checksum. So a sample is either returned as
+it was indexed, or it is lost.
 """
 
 from __future__ import annotations
@@ -11,23 +11,19 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from equitar.errors import PlanError, ShardMismatchError, SourceError, StaleSidecarError, StorageError
-from equitar.reading.reader import Reader
+from equitar.reading.prefetch import Wanted
+from equitar.reading.reader import Reader, SampleReader
 from equitar.sources import Sample
 
 Handler: TypeAlias = Literal["skip_sample", "skip_shard"] | Callable[[Exception], bool] | None
 DAMAGE = (SourceError, StaleSidecarError, ShardMismatchError, StorageError)
-_STORE_FAILURES = 2  # in a row, after which a shard is given up: each has cost all the time that tries may take
+_STORE_FAILURES = 2  # in a row, after which a shard is given up: each took as long as retries may take
 
 
 class SampleLostError(Exception):
-    """A sample cannot be read, and the user's policy is to go on without it.
-
-    Attributes:
-        key: Its key.
-    """
+    """A sample cannot be read, and the user's policy is to continue without it."""
 
     def __init__(self, key: str) -> None:
-        """Keep its key."""
         super().__init__(key)
         self.key = key
 
@@ -36,7 +32,7 @@ def checked_handler(handler: Handler) -> Handler:
     """Return a policy for damage.
 
     Raises:
-        PlanError: If it is none.
+        PlanError: If it is not one.
     """
     if handler not in (None, "skip_sample", "skip_shard") and not callable(handler):
         raise PlanError(
@@ -45,8 +41,8 @@ def checked_handler(handler: Handler) -> Handler:
     return handler
 
 
-class TolerantReader:
-    """Reads samples of one source, and goes on where some cannot be read."""
+class TolerantReader(SampleReader):
+    """Reads samples of one source, and continues where some cannot be read."""
 
     def __init__(self, reader: Reader, handler: Handler) -> None:
         """Read by a reader.
@@ -54,12 +50,16 @@ class TolerantReader:
         Args:
             reader: Reads the samples.
             handler: ``skip_sample`` loses what cannot be read, ``skip_shard`` all of its shard from then on; a function of the
-                error returns True to lose what cannot be read. It is asked once for each shard.
+                error returns True to lose what cannot be read. It is called once for each shard.
         """
-        self.reader, self._handler = reader, handler
+        self.reader, self._handler, self.may_lose = reader, handler, True
         self._lost: set[int] = set()  # shards
-        self._suspect: set[int] = set()  # shards of which only samples are taken whose headers are right
+        self._suspect: set[int] = set()  # shards of which only samples with the right headers are taken
         self._failures: dict[int, int] = {}
+
+    def wanted(self, shard: int, row: int) -> list[Wanted]:
+        """Return the remote ranges that a sample will be read by."""
+        return self.reader.wanted(shard, row)
 
     def read(self, shard: int, row: int) -> Sample:
         """Return one sample.
@@ -73,23 +73,23 @@ class TolerantReader:
             return self.reader.read_checked(shard, row) if shard in self._suspect else self.reader.read(shard, row)
         except DAMAGE as error:
             if shard not in self._suspect:
-                return self._first(shard, row, error)
-            self._count(shard, error)
+                return self._after_first_error(shard, row, error)
+            self._count_failure(shard, error)
             raise SampleLostError(self.reader.key_of(shard, row)) from error
 
-    def _first(self, shard: int, row: int, error: Exception) -> Sample:
-        """Do what the policy says about the first damage of a shard."""
+    def _after_first_error(self, shard: int, row: int, error: Exception) -> Sample:
+        """Apply the policy to the first damage of a shard."""
         if callable(self._handler) and not self._handler(error):
             raise error
         if self._handler == "skip_shard":
             self._lost.add(shard)
             raise SampleLostError(self.reader.key_of(shard, row)) from error
         self._suspect.add(shard)
-        self._count(shard, error)
+        self._count_failure(shard, error)
         self.reader.reopen(shard)
         return self.read(shard, row)
 
-    def _count(self, shard: int, error: Exception) -> None:
+    def _count_failure(self, shard: int, error: Exception) -> None:
         """Give a shard up that is missing, or whose store fails again."""
         self._failures[shard] = self._failures.get(shard, 0) + 1 if isinstance(error, StorageError) else 0
         if type(error) is SourceError or self._failures[shard] >= _STORE_FAILURES:

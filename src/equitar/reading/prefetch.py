@@ -1,9 +1,9 @@
-"""What is read before it is asked for? The plan knows what comes: ranges of remote shards are fetched while others are used.
+"""Prefetch: ranges of remote shards are requested before they are needed, as the plan knows what comes next.
 
-Steps are announced in rounds, each as long as the budget allows, for the longer a round is, the more of what it needs lies
-side by side in the shards and comes by one request. The first rounds are short and double, so that the first batch does not
-wait for the last. What is fetched is held until it was used, and is all that counts against the budget. Local shards are not
-announced: they are read where they are needed, from the page cache.
+Steps are announced in rounds, each as long as the budget allows: the longer a round is, the more of the ranges it needs are
+neighbours in a shard and share one request. The first rounds are short and double, so that the first batch does not wait for
+the last. What is fetched is held until it is used, and counts against the budget until then. Local shards are not announced:
+they are read when they are needed, from the page cache.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import numpy as np
 
 from equitar.storage.ranges import joined
 
-_GAP = 1 << 14  # bytes nobody asked for that may be cheaper to fetch than a request more
+_GAP = 1 << 14  # bytes between two ranges: fetching them may be cheaper than another request
 _LARGEST = 8 << 20  # bytes of one request
-_THREADS = 16  # requests under way: stores answer each slowly, and many at once
-_STEPS = 512  # most that are announced, where they need few bytes
+_THREADS = 16  # concurrent requests: stores have a high latency
+_STEPS = 512  # announced at most, where steps need few bytes
 Step = TypeVar("Step")
 Wanted = tuple["PrefetchQueue", int, int]  # start and length
 
 
 class Fetches(Protocol):
-    """A shard of which ranges are fetched."""
+    """A shard whose ranges are fetched."""
 
     is_local: bool  # whether it needs no requests for ranges, once it is prepared
 
@@ -42,15 +42,15 @@ class PrefetchedRange:
     """A range that is fetched, for one or more announced ranges in it."""
 
     def __init__(self, start: int, fetched: Future[bytes], length: int, uses: int) -> None:
-        """Keep what comes."""
+        """Keep the range and its result."""
         self.start, self.fetched, self.length, self.uses = start, fetched, length, uses
 
 
 class PrefetchQueue:
-    """The ranges of one shard that were announced and not yet read; used by the thread that reads alone."""
+    """The ranges of one shard that were announced and not yet read; used only by the thread that reads."""
 
     def __init__(self, shard: Fetches) -> None:
-        """Begin without any."""
+        """Begin with none."""
         self.shard = shard
         self.spans: dict[tuple[int, int], list[PrefetchedRange]] = {}
         self.is_prepared = False
@@ -86,25 +86,25 @@ class PrefetchBudget:
     """Bytes that may be held, for all sources of one worker, and the threads that fetch them."""
 
     def __init__(self, limit: int) -> None:
-        """Hold nothing yet; threads are made when the first range is fetched, in the process that reads."""
+        """Hold nothing yet; threads start with the first fetch, in the process that reads."""
         self.limit, self.held = limit, 0
         self._pool: ThreadPoolExecutor | None = None
 
     def fetch(self, wanted: Iterable[Wanted]) -> None:
-        """Begin to fetch ranges; neighbours in a shard come by one request."""
+        """Begin to fetch ranges; neighbours in a shard share one request."""
         by_shard: dict[int, tuple[PrefetchQueue, list[tuple[int, int]]]] = {}
-        for announced, start, length in wanted:
-            by_shard.setdefault(id(announced), (announced, []))[1].append((start, length))
-        for announced, ranges in by_shard.values():
-            announced.budget = self
-            if announced.shard.is_local:
-                if not announced.is_prepared:
-                    announced.is_prepared = True
-                    self._threads().submit(announced.shard.prepare)
+        for queue, start, length in wanted:
+            by_shard.setdefault(id(queue), (queue, []))[1].append((start, length))
+        for queue, ranges in by_shard.values():
+            queue.budget = self
+            if queue.shard.is_local:
+                if not queue.is_prepared:
+                    queue.is_prepared = True
+                    self._threads().submit(queue.shard.prepare)
                 continue
-            self._fetch(announced, ranges)
+            self._fetch(queue, ranges)
 
-    def _fetch(self, announced: PrefetchQueue, ranges: Sequence[tuple[int, int]]) -> None:
+    def _fetch(self, queue: PrefetchQueue, ranges: Sequence[tuple[int, int]]) -> None:
         lengths = [length for _, length in ranges]
         bounds = np.array([(start, start + length) for start, length in ranges], np.int64)
         # On average no gap is longer than a range, so gaps at most double what is held.
@@ -117,11 +117,11 @@ class PrefetchBudget:
             if not inside:  # a longer span begins at the same byte
                 continue
             length = stop - start
-            fetched = self._threads().submit(announced.shard.fetch, start, length)
+            fetched = self._threads().submit(queue.shard.fetch, start, length)
             span = PrefetchedRange(start, fetched, length, len(inside))
             self.held += length
             for member in inside:
-                announced.spans.setdefault(member, []).append(span)
+                queue.spans.setdefault(member, []).append(span)
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
@@ -129,7 +129,7 @@ class PrefetchBudget:
         return self._pool
 
     def close(self) -> None:
-        """End the threads; shards that are closed before do not keep them waiting."""
+        """End the threads; they do not wait for shards that are closed already."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
@@ -143,14 +143,14 @@ class Prefetcher(Generic[Step]):
 
         Args:
             budget: What may be held.
-            wanted: Gives the remote ranges that a step needs.
+            wanted: Returns the remote ranges that a step needs.
         """
         self._budget, self._wanted = budget, wanted
 
     def over(self, steps: Iterable[Step]) -> Iterator[Step]:
-        """Yield steps, each announced before."""
+        """Yield steps, each announced ahead of time."""
         coming = ((step, list(self._wanted(step))) for step in steps)
-        waiting = next(coming, None)  # the first one that is not announced
+        waiting = next(coming, None)  # the first step that is not announced
         queue = deque[Step]()
         most = 1  # bytes of a round
         while queue or waiting is not None:
@@ -160,7 +160,7 @@ class Prefetcher(Generic[Step]):
                 taken = 0
                 while waiting is not None and len(queue) < _STEPS:
                     needed = sum(length for _, _, length in waiting[1])
-                    if queue and taken + needed > min(most, room // 2):  # as gaps may double it
+                    if queue and taken + needed > min(most, room // 2):  # gaps may double it
                         break
                     queue.append(waiting[0])
                     wanted += waiting[1]

@@ -1,4 +1,4 @@
-"""How is one open shard sliced? By its member table: one positioned read for all members of a row, and no header is parsed.
+"""One open shard, sliced by its member table: one positioned read for all members of a row, and no header is parsed.
 
 A sample is what webdataset would have made of the same tar: a dict of ``__key__``, ``__url__`` and the bytes of each field.
 """
@@ -21,9 +21,9 @@ from equitar.tar.grouping import what_differs
 from equitar.tar.headers import HEADER_BYTES
 from equitar.urls import shown
 
-_GAP = 1 << 16  # bytes between two members up to which one read for both is cheaper than two
+_GAP = 1 << 16  # bytes between two members up to which one read is cheaper than two
 _KEY_BYTES = 100  # about what a key takes in memory
-_FEW = 16  # as long as less than one key of so many was asked for, the others are not decoded
+_FEW = 16  # all keys are decoded once more than one in so many was requested
 
 
 class _Table(NamedTuple):
@@ -39,15 +39,7 @@ class _Table(NamedTuple):
 
 
 class OpenShard:
-    """An open shard.
-
-    Attributes:
-        file: The shard.
-        layout: The fields of each row, in order, where all rows have the same and one read serves a row; else None.
-        has_views: Whether fields are views of what was read.
-        descriptor: Of a file that is here; else -1.
-        num_bytes: About how much memory it takes.
-    """
+    """An open shard."""
 
     def __init__(
         self, url: str, sidecar: Sidecar, file: ShardFile, *, fields: Collection[str] | None, views: bool
@@ -55,18 +47,18 @@ class OpenShard:
         """Prepare to slice.
 
         Args:
-            url: Where it is.
-            sidecar: What is in it.
+            url: Its URL.
+            sidecar: Its sidecar.
             file: The shard, which `close` closes.
             fields: Fields to read, in lower case; None reads all.
-            views: Whether fields are views of what was read, in place of `bytes`.
+            views: Whether fields are views of what was read, instead of `bytes`.
 
         Raises:
             SourceError: If it has none of the fields.
         """
         self.url, self.file, self._texts = url, file, sidecar.keys
-        self._keys: list[str] | None = None  # made of texts, and the table of arrays, when they are first needed
-        self._asked = 0  # keys, one by one
+        self._keys: list[str] | None = None  # decoded, as is the table, when they are first needed
+        self._asked = 0  # keys that were asked for one by one
         self._table: _Table | None = None
         wanted = np.array([fields is None or name in fields for name in sidecar.table.fields], bool)
         if fields and not wanted.any() and sidecar.table.fields:
@@ -91,18 +83,18 @@ class OpenShard:
             )
         self._stop = self._start + size
         self.is_whole = self._is_whole()
+        # The fields of each row, in order, if all rows have the same and one read serves a row.
         self.layout = self._layout() if self.is_whole else None
         self.has_views = views
-        self.descriptor = file.descriptor
+        self.descriptor, self.prefetch = file.descriptor, file.prefetch
         self._read: Callable[[int, int], Any] = _viewed(file.read) if views else file.read
-        self.num_bytes = sidecar.num_rows * (24 + _KEY_BYTES) + 48 * len(self._start)
+        self.num_bytes = sidecar.num_rows * (24 + _KEY_BYTES) + 48 * len(self._start)  # estimated memory
 
     def _is_whole(self) -> bool:
         """Return whether the members of every row lie close together and in order."""
         gaps = self._start[1:] - self._stop[:-1]
-        is_within = np.ones(
-            len(self._start) + 1, bool
-        )  # a member, the row of the one before it; there may be rows at the end
+        # Whether a member is in the row of the one before it; one more, as there may be empty rows at the end.
+        is_within = np.ones(len(self._start) + 1, bool)
         is_within[self._first] = False
         return bool(((gaps >= 0) & (gaps <= _GAP))[is_within[1:-1]].all())
 
@@ -111,9 +103,9 @@ class OpenShard:
         if not len(counts) or (counts != counts[0]).any():
             return None
         in_rows = self._field.reshape(len(counts), -1)
-        return tuple(self._names[one] for one in in_rows[0].tolist()) if (in_rows == in_rows[0]).all() else None
+        return tuple(self._names[field] for field in in_rows[0].tolist()) if (in_rows == in_rows[0]).all() else None
 
-    def _tabled(self) -> _Table:
+    def _make_table(self) -> _Table:
         first, start, stop = self._first, self._start, self._stop
         num_rows = len(first) - 1
         begin, end = np.zeros(num_rows, np.int64), np.zeros(num_rows, np.int64)
@@ -121,8 +113,8 @@ class OpenShard:
         begin[has_any], end[has_any] = start[first[:-1][has_any]], stop[first[1:][has_any] - 1]
         of_row = np.repeat(begin, np.diff(first))
         columns = (begin, end - begin, first, self._field, start - of_row, stop - of_row)
-        machine = (array("q", one.astype(np.int64, copy=False).tobytes()) for one in columns)
-        self._table = _Table(self._all_keys(), *machine)
+        arrays = (array("q", column.astype(np.int64, copy=False).tobytes()) for column in columns)
+        self._table = _Table(self._all_keys(), *arrays)
         return self._table
 
     def _all_keys(self) -> list[str]:
@@ -136,14 +128,14 @@ class OpenShard:
         Raises:
             ShardMismatchError: If the shard ends early.
         """
-        keys, begins, lengths, first, field, low, high = self._table or self._tabled()
+        keys, begins, lengths, first, field, low, high = self._table or self._make_table()
         sample: Sample = {"__key__": keys[row], "__url__": self.url}
         begin, length, member = begins[row], lengths[row], first[row]
         if not self.is_whole:
-            for one in range(member, first[row + 1]):
-                sample[self._names[field[one]]] = self._read(begin + low[one], high[one] - low[one])
+            for index in range(member, first[row + 1]):
+                sample[self._names[field[index]]] = self._read(begin + low[index], high[index] - low[index])
             return sample
-        # The next lines are most of what a sample costs: no call is made that need not be.
+        # The next lines are most of what a sample costs: no call that can be avoided.
         span: Any = os.pread(self.descriptor, length, begin) if self.descriptor >= 0 else self._read(begin, length)
         if len(span) != length:
             span = self._read(begin, length)  # the rest, or the error that says what is wrong
@@ -155,7 +147,7 @@ class OpenShard:
         return sample
 
     def _names_of(self, row: int) -> list[str]:
-        return [self._names[one] for one in self._field[self._first[row] : self._first[row + 1]].tolist()]
+        return [self._names[field] for field in self._field[self._first[row] : self._first[row + 1]].tolist()]
 
     def keys(self, rows: Int64) -> list[str]:
         """Return the keys of rows, (n,)."""
@@ -164,9 +156,9 @@ class OpenShard:
         return [keys[row] for row in rows.tolist()]
 
     def members(self, rows: Int64) -> tuple[Int64, Int64]:
-        """Return where the members of rows, (n,), begin and end, (fields, n) each; only for a shard that has a layout."""
+        """Return where the members of rows, (n,), begin and end, (fields, n) each; only for a shard with a layout."""
         assert self.layout is not None
-        start, stop = (one.reshape(-1, len(self.layout))[rows].T for one in (self._start, self._stop))
+        start, stop = (column.reshape(-1, len(self.layout))[rows].T for column in (self._start, self._stop))
         return start, stop
 
     def ranges(self, row: int) -> list[tuple[int, int]]:
@@ -181,7 +173,7 @@ class OpenShard:
         return list(zip(self._start[members].tolist(), self._stop[members].tolist(), strict=True))
 
     def check_headers(self, row: int) -> None:
-        """Raise ShardMismatchError if the headers before the members of a row are not theirs."""
+        """Raise ShardMismatchError if the headers before the members of a row do not match them."""
         (key,) = self.keys(np.array([row]))
         for field, (start, stop) in zip(self._names_of(row), self._spans(row), strict=True):
             differs = what_differs(

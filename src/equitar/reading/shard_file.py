@@ -1,7 +1,7 @@
-"""What opens a shard? A file here, a store there, a command; and a copy where it cannot be sliced, or is to be kept.
+"""Opening a shard: a local file, a store or a command, and a copy where it cannot be sliced or should be kept.
 
-A shard is opened for its sidecar: its size is compared, and what is inflated or comes from a command must reach the end of the
-last member. For an index, which has no sidecar yet, it is opened as a stream.
+A shard is opened together with its sidecar: its size is compared, and what is inflated or written by a command must reach the end
+of the last member. (Indexing, which has no sidecar yet, opens shards as streams: `equitar.storage.streams`.)
 """
 
 from __future__ import annotations
@@ -24,55 +24,49 @@ from equitar.storage.remote import RemoteRanges
 from equitar.storage.streams import filled, inflate, run_pipe
 from equitar.urls import local_path, shown
 
-_BEGINNING = 60  # bytes that an error shows of a file that is no tar
+_BEGINNING = 60  # bytes that an error shows of a file that is not a tar
 
 
 class ShardFile(Ranges, Protocol):
     """A shard of which ranges are read."""
 
     @property
-    def announced(self) -> PrefetchQueue | None:
+    def prefetch(self) -> PrefetchQueue | None:
         """Ranges that are fetched ahead; None for a local file, where none are."""
 
 
-def open_ranges(url: str, sidecar: Sidecar, source: Source, *, as_it_is: bool = False) -> ShardFile:
-    """Return a shard of which ranges can be read, at the offsets of its sidecar.
+def open_ranges(url: str, sidecar: Sidecar, source: Source, *, unchecked: bool = False) -> ShardFile:
+    """Return a shard whose ranges can be read, at the offsets of its sidecar.
 
-    A file that is here and can be sliced is opened and compared now; anything else when it is first read, or prepared.
+    A local file that can be sliced is opened and compared now; anything else when it is first read, or prepared.
 
     Args:
         url: The shard.
         sidecar: Its sidecar.
         source: Its source.
-        as_it_is: Whether to open it although it is not what its sidecar says; the caller looks before it takes anything.
+        unchecked: Whether to open it although it does not match its sidecar; the caller checks what it reads.
 
     Raises:
         SourceError: If it is missing.
-        StaleSidecarError: If it has another size than its sidecar says.
+        StaleSidecarError: If its size is not the one in its sidecar.
     """
-    opening = _Opening(url, sidecar, source, as_it_is=as_it_is)
+    opening = _Opening(url, sidecar, source, unchecked=unchecked)
     if local_path(url) is not None and sidecar.table.sliceable:
         return opening.local()
     return LazyRanges(opening)
 
 
 class LazyRanges:
-    """A shard that is opened when it is first read, in whichever thread.
-
-    Attributes:
-        is_near: Whether ranges of it need no requests once it is prepared, as there is a copy here.
-        announced: What was announced of it.
-    """
+    """A shard that is opened when it is first read, in any thread."""
 
     descriptor = -1  # see `Ranges`
 
     def __init__(self, opening: _Opening) -> None:
-        """Keep how it is opened."""
         self._opening = opening
         self._lock = threading.Lock()
         self._ranges: Ranges | None = None
-        self.is_local = opening.is_copied
-        self.announced = PrefetchQueue(self)
+        self.is_local = opening.is_copied  # once it is prepared, its ranges need no requests
+        self.prefetch = PrefetchQueue(self)
 
     def prepare(self) -> Ranges:
         """Open the shard, if it is not open: download it, run its command."""
@@ -86,11 +80,11 @@ class LazyRanges:
 
     def read(self, start: int, length: int) -> bytes:
         """Return bytes of the shard; see `Ranges`."""
-        found = self.announced.take(start, length) if self.announced.spans else None
-        return self.fetch(start, length) if found is None else found
+        fetched = self.prefetch.take(start, length) if self.prefetch.spans else None
+        return self.fetch(start, length) if fetched is None else fetched
 
     def fetch(self, start: int, length: int) -> bytes:
-        """Return bytes of the shard that were not announced."""
+        """Return bytes of the shard, past the queue."""
         try:
             return (self._ranges or self.prepare()).read(start, length)
         except FileNotFoundError:
@@ -101,8 +95,8 @@ class LazyRanges:
         return self.prepare().size()
 
     def close(self) -> None:
-        """Close what is open, and end what is under way."""
-        self.announced.clear()
+        """Close what is open, and cancel what is under way."""
+        self.prefetch.clear()
         self._opening.close()
         with self._lock:
             if self._ranges is not None:
@@ -112,8 +106,8 @@ class LazyRanges:
 class _Opening:
     """How one shard is opened."""
 
-    def __init__(self, url: str, sidecar: Sidecar, source: Source, *, as_it_is: bool) -> None:
-        self._url, self._sidecar, self._source, self._as_it_is = url, sidecar, source, as_it_is
+    def __init__(self, url: str, sidecar: Sidecar, source: Source, *, unchecked: bool) -> None:
+        self._url, self._sidecar, self._source, self._unchecked = url, sidecar, source, unchecked
         self._stopped = threading.Event()
         self._cache = Cache(source.cache) if isinstance(source.cache, str) else source.cache
         self._remote: RemoteRanges | None = None
@@ -123,45 +117,42 @@ class _Opening:
                 url,
                 options=source.storage_options,
                 retries=source.retries,
-                size=None if as_it_is else sidecar.shard_size,
+                size=None if unchecked else sidecar.shard_size,
                 wrong_size=self._stale,
             )
 
     def local(self) -> LocalRanges:
-        """Return the file itself, which is here."""
-        found = self._located()
+        """Return the local file itself."""
         try:
-            self._check_size(found.size(), found)
+            file = LocalRanges.opened(cast("str", local_path(self._url)), self._url)
+        except FileNotFoundError as error:
+            raise self.missing() from error
+        try:
+            self._check_size(file.size(), file)
         except StaleSidecarError:
-            found.close()
+            file.close()
             raise
-        return found
+        return file
 
     def ranges(self) -> Ranges:
-        """Return the shard, or a copy of what is in it."""
+        """Return the shard, or a copy of its contents."""
         if self._remote is not None and not self.is_copied:
             return self._remote
         version, size = self._version()
-        if self._cache is None or self._as_it_is or size > self._cache.max_bytes:
+        if self._cache is None or self._unchecked or size > self._cache.max_bytes:
             if self._remote is not None and self._sidecar.table.sliceable:
                 return self._remote
             return LocalRanges.of(filled(self._fill), shown(self._url))
         return cached(self._cache, self._url, version, self._fill, size=size, stopped=self._stopped)
 
     def close(self) -> None:
-        """End what is under way."""
+        """Cancel what is under way."""
         self._stopped.set()
         if self._remote is not None:
             self._remote.close()
 
-    def _located(self) -> LocalRanges:
-        try:
-            return LocalRanges.opened(cast("str", local_path(self._url)), self._url)
-        except FileNotFoundError as error:
-            raise self.missing() from error
-
     def _version(self) -> tuple[str, int]:
-        """Return what tells this version of the shard from others, and about how long a copy will be."""
+        """Return what identifies this version of the shard, and the estimated size of a copy."""
         tag = ""
         if self._remote is not None:
             tag = self._remote.tag()
@@ -171,9 +162,9 @@ class _Opening:
         return f"{kind} {self._sidecar.shard_size} {tag}", max(self._sidecar.shard_size, self._end())
 
     def _fill(self, file: BinaryIO) -> None:
-        """Write what is to be sliced into a file, and check that it is whole."""
-        if self._as_it_is:
-            with suppress(ShardMismatchError, StorageError):  # whoever reads it looks at what it got
+        """Write what will be sliced into a file, and check that it is complete."""
+        if self._unchecked:
+            with suppress(ShardMismatchError, StorageError):  # whoever reads it checks what it reads
                 self._copy(file)
             return
         self._copy(file)
@@ -196,7 +187,7 @@ class _Opening:
 
     @contextmanager
     def _compressed(self) -> Iterator[BinaryIO]:
-        """Open the shard for inflating it."""
+        """Open the shard to inflate it."""
         if self._url.startswith("pipe:"):
             with filled(partial(run_pipe, self._url)) as file:
                 self._check_size(os.fstat(file.fileno()).st_size, None)
@@ -208,26 +199,25 @@ class _Opening:
                 ranges.close()
 
     def _end(self) -> int:
-        """Return where the last member ends in what is sliced."""
+        """Return where the last member ends in what will be sliced."""
         return int((self._sidecar.table.offset + self._sidecar.table.size).max(initial=0))
 
-    def _check_size(self, size: int, found: LocalRanges | None) -> None:
-        if size != self._sidecar.shard_size and not self._as_it_is:
-            raise self._stale(size, found.read(0, min(size, _BEGINNING)) if found else b"")
+    def _check_size(self, size: int, file: LocalRanges | None) -> None:
+        if size != self._sidecar.shard_size and not self._unchecked:
+            raise self._stale(size, file.read(0, min(size, _BEGINNING)) if file else b"")
 
     def _stale(self, size: int, beginning: bytes = b"") -> StaleSidecarError:
-        mend = self._source.index_command(label_spec=self._sidecar.label_spec)
+        fix = self._source.index_command(label_spec=self._sidecar.label_spec)
         page = f" and begins with {beginning!r}" if beginning.lstrip()[:1] == b"<" else ""
         return StaleSidecarError(
-            f"{shown(self._url)} has {size} bytes{page} but its sidecar was made of {self._sidecar.shard_size}; {mend}"
+            f"{shown(self._url)} has {size} bytes{page} but its sidecar was made of {self._sidecar.shard_size}; {fix}"
         )
 
     def missing(self) -> SourceError:
-        """Return the error of a shard that is not there."""
-        mend = self._source.index_command(label_spec=self._sidecar.label_spec)
-        how = f"take it out of `urls` and {mend}"
+        """Return the error for a shard that is missing."""
+        advice = f"remove it from `urls` and {self._source.index_command(label_spec=self._sidecar.label_spec)}"
         if self._source.summary is not None:
-            how = "name the folder that the paths of its summary are relative to by `root` (`--root`)"
+            advice = "set `root` (`--root`) to the folder that the paths of its summary are relative to"
         return SourceError(
-            f"{shown(self._url)} of source {self._source.name!r} is missing but its sidecar is there; restore the shard, or {how}"
+            f"{shown(self._url)} of source {self._source.name!r} is missing but it has a sidecar; restore the shard, or {advice}"
         )

@@ -14,14 +14,14 @@ from typing import NamedTuple
 import numpy as np
 
 from equitar.arrays import Int64
-from equitar.loading.batches import Batches
+from equitar.loading.batches import Batches, execution_of
 from equitar.loading.feed import Feed
 from equitar.loading.record import Record
 from equitar.loading.request import Request, ResolvedRequest
 from equitar.planning.plan import Plan
 from equitar.planning.recipes import Debiased
 from equitar.ranks import Topology
-from equitar.reading.reader import open_shards
+from equitar.reading.reader import SampleReader, open_shards
 from equitar.sidecars.store import Sidecars
 from equitar.sources import Sample
 
@@ -148,16 +148,16 @@ def plan(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Preview:
         PlanError: If the promises cannot be kept.
         SourceError, SidecarError: If shards or sidecars are not as they must be.
     """
-    order, prepared = batches.order, batches.prepared()
+    request = execution_of(batches).request
     planned = batches.plan(epoch, num_workers=num_workers)
     emitted = max(1, sum(one.quota for one in planned.account))
     is_mixed = planned.sources(0) is None
-    consumers, counted_steps = _consumers(order, prepared, planned, num_workers)
+    consumers, counted_steps = _consumers(request, planned, num_workers)
     return Preview(
         epoch=epoch,
         steps=planned.num_steps,
         batch_size=planned.spec.batch_size,
-        world_size=prepared.world_size,
+        world_size=request.resolved.world_size,
         num_workers=num_workers,
         lanes=planned.spec.lanes,
         seed=planned.spec.seed,
@@ -174,9 +174,9 @@ def plan(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Preview:
             )
             for one in planned.account
         ),
-        schedule=_schedule(order, planned, prepared.world_size),
+        schedule=_schedule(request, planned, request.resolved.world_size),
         consumers=consumers,
-        num_consumers=prepared.world_size * max(1, num_workers),
+        num_consumers=request.resolved.world_size * max(1, num_workers),
         counted_steps=counted_steps,
     )
 
@@ -189,9 +189,10 @@ def emissions(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Iter
         epoch: Which epoch.
         num_workers: DataLoader workers of each rank.
     """
-    listed, prepared = replace(batches.order, collate_fn=list), batches.prepared()
+    request = execution_of(batches).request
+    listed, resolved = replace(request, collate_fn=list), request.resolved
     plan = batches.plan(epoch, num_workers=num_workers)
-    readers = {one.source.name: SidecarReader(one) for one in prepared.catalog.sidecars}
+    readers = {one.source.name: SidecarReader(one) for one in resolved.catalog.sidecars}
 
     def emitted(topology: Topology) -> Iterator[tuple[Record, list[Sample]]]:
         feeds = [Feed(name, readers[name], (), paths=(), max_substitutes=0) for name in plan.names]
@@ -199,8 +200,8 @@ def emissions(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Iter
         return emitter.run(topology.worker)
 
     streams = [
-        [emitted(_topology(prepared, rank, worker, num_workers)) for worker in range(max(1, num_workers))]
-        for rank in range(prepared.world_size)
+        [emitted(_topology(resolved, rank, worker, num_workers)) for worker in range(max(1, num_workers))]
+        for rank in range(resolved.world_size)
     ]
     for step in range(plan.num_steps):
         worker = step % max(1, num_workers)
@@ -212,7 +213,7 @@ def emissions(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Iter
                 yield Emission(step, rank, worker, *where, one["__copy__"], one.get("__pad__", False))
 
 
-class SidecarReader:
+class SidecarReader(SampleReader):
     """Reads samples without their fields: what a sidecar knows of them."""
 
     def __init__(self, sidecars: Sidecars) -> None:
@@ -230,42 +231,40 @@ class SidecarReader:
         }
 
 
-def _topology(prepared: ResolvedRequest, rank: int, worker: int, num_workers: int) -> Topology:
-    return Topology(rank=rank, world_size=prepared.world_size, worker=worker, num_workers=num_workers)
+def _topology(resolved: ResolvedRequest, rank: int, worker: int, num_workers: int) -> Topology:
+    return Topology(rank=rank, world_size=resolved.world_size, worker=worker, num_workers=num_workers)
 
 
-def _schedule(order: Request, plan: Plan, world_size: int) -> tuple[Int64, ...] | None:
-    is_own = isinstance(order.recipe, Debiased) and order.recipe.same_source_across == "rank"
+def _schedule(request: Request, plan: Plan, world_size: int) -> tuple[Int64, ...] | None:
+    is_own = isinstance(request.recipe, Debiased) and request.recipe.same_source_across == "rank"
     found = [plan.sources(rank) for rank in range(world_size if is_own else 1)]
     return None if found[0] is None else tuple(one for one in found if one is not None)
 
 
-def _consumers(
-    order: Request, prepared: ResolvedRequest, plan: Plan, num_workers: int
-) -> tuple[tuple[Consumer, ...], int]:
+def _consumers(request: Request, plan: Plan, num_workers: int) -> tuple[tuple[Consumer, ...], int]:
     """Return what the first consumers read, and the number of steps that this is counted over."""
-    workers = max(1, num_workers)
+    resolved, workers = request.resolved, max(1, num_workers)
     each = -(-plan.num_steps // workers)  # steps of a consumer
     within = min(_MOST_BATCHES // max(1, each), _MOST_PLACES // max(1, each * plan.spec.batch_size), _MOST_CONSUMERS)
-    chosen = range(min(max(1, within), prepared.world_size * workers))
+    chosen = range(min(max(1, within), resolved.world_size * workers))
     most_steps = min(_MOST_BATCHES, max(1, _MOST_PLACES // plan.spec.batch_size)) * workers
     counted_steps = plan.num_steps if within else min(plan.num_steps, most_steps)
-    topologies = [_topology(prepared, one // workers, one % workers, num_workers) for one in chosen]
+    topologies = [_topology(resolved, one // workers, one % workers, num_workers) for one in chosen]
     read: list[list[Int64]] = [[] for _ in chosen]  # (3, n) each: source, shard and row
     for step in range(counted_steps):  # steps outside, ranks inside: a window that workers share is dealt once
         for index in range(step % workers, len(chosen), workers):
-            first, last = plan.share(step, topologies[index].rank, prepared.world_size)
+            first, last = plan.share(step, topologies[index].rank, resolved.world_size)
             read[index].append(np.stack(plan.samples(step, first, last)[:3]))
-    sizes = _Sizes(order, prepared, plan.names)
+    sizes = _Sizes(request, plan.names)
     return tuple(_account(sizes, one, places) for one, places in zip(topologies, read, strict=True)), counted_steps
 
 
 class _Sizes:
     """Bytes of the rows of a shard, as far as a training reads their fields."""
 
-    def __init__(self, order: Request, prepared: ResolvedRequest, names: Sequence[str]) -> None:
-        self._fields = None if order.fields is None else {field.lower() for field in order.fields}
-        of_name = {one.source.name: one for one in prepared.catalog.sidecars}
+    def __init__(self, request: Request, names: Sequence[str]) -> None:
+        self._fields = None if request.fields is None else {field.lower() for field in request.fields}
+        of_name = {one.source.name: one for one in request.resolved.catalog.sidecars}
         self._sidecars = [of_name[name] for name in names]
         self.of = lru_cache(maxsize=None)(self._read)
 

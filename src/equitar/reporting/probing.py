@@ -120,12 +120,13 @@ class SourceProbe:
                 f"`captions` must be a probe of the same sources; got {', '.join(captions.sources)} "
                 f"for images of {', '.join(self.sources)}"
             )
-        weaker = [name for name, one in (("images", self), ("captions", captions)) if one.gives_away != "clearly"]
-        hardly = [name for name, one in (("images", self), ("captions", captions)) if one.gives_away == "hardly"]
+        level = {"images": self.gives_away, "captions": captions.gives_away}
+        weaker = [name for name in level if level[name] != "clearly"]
+        hardly = [name for name in level if level[name] == "hardly"]
         if not weaker:
             return (
                 "Images and captions both give the source away: `equitar.debiased` can help, "
-                "if a batch is small against the number of pairs and training is not long."
+                "if a batch is small against the number of pairs."
             )
         if hardly:
             subject = "Neither images nor captions give" if len(hardly) == 2 else f"The {hardly[0]} do not give"
@@ -259,10 +260,8 @@ def _drawn(sidecars: Sidecars, samples: int, rng: np.random.Generator) -> list[t
     shards, rows = [], []
     for shard in rng.permutation(len(sidecars.shards))[:_SHARDS].tolist():
         sidecar = sidecars(shard)
-        if selection is None:
-            kept = np.arange(sidecar.num_rows)
-        else:
-            kept = np.flatnonzero(selection(sidecars.shards.paths[shard], sidecar) > 0)
+        path = sidecars.shards.paths[shard]
+        kept = np.flatnonzero(np.ones(sidecar.num_rows) if selection is None else selection(path, sidecar) > 0)
         shards.append(np.full(len(kept), shard))
         rows.append(kept)
     places = np.stack([np.concatenate(shards), np.concatenate(rows)], axis=1)

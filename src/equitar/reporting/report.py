@@ -100,21 +100,21 @@ def report_of(
         catalog = catalog_of(listed_sources(sources))
         found = stats_of(catalog, repeat, [1.0] * len(catalog.sources))
         return _report(found, None, catalog, supplies_of(catalog, repeat), repeat, None, (("repeat", _said(repeat)),))
-    from equitar.loading.batches import adjusted  # noqa: PLC0415  (as above)
+    from equitar.loading.batches import adjusted, execution_of  # noqa: PLC0415  (as above)
     from equitar.reporting.preview import plan as plan_of_epoch  # noqa: PLC0415  (torch, which sources alone do not need)
 
     batches = adjusted(sources, repeat=repeat)
-    order, prepared = batches.order, batches.prepared()
+    request = execution_of(batches).request
     plan = plan_of_epoch(batches, epoch=epoch, num_workers=num_workers)
     shape = batches.plan(epoch, num_workers=num_workers).spec
     return _report(
         stats(batches),
         plan,
-        prepared.catalog,
-        prepared.supplies,
-        order.repeat,
-        lambda supplies: order.recipe.plan(supplies, shape),
-        _arguments(order, plan),
+        request.resolved.catalog,
+        request.resolved.supplies,
+        request.repeat,
+        lambda supplies: request.recipe.plan(supplies, shape),
+        _arguments(request, plan),
     )
 
 
@@ -158,10 +158,10 @@ def _shown(source: Source) -> str:
     return listed([shown(url) for url in urls], _URLS)
 
 
-def _arguments(order: Request, plan: Preview) -> tuple[tuple[str, str], ...]:
+def _arguments(request: Request, plan: Preview) -> tuple[tuple[str, str], ...]:
     """Return what a plan was made with, so that it can be made again."""
-    recipe: Any = order.recipe
-    kept = {one.name: one.keep for one in order.sources if one.keep is not None}
+    recipe: Any = request.recipe
+    kept = {one.name: one.keep for one in request.sources if one.keep is not None}
     told = {
         "batches": type(recipe).__name__.lower(),
         "batch_size": plan.batch_size,
@@ -169,9 +169,9 @@ def _arguments(order: Request, plan: Preview) -> tuple[tuple[str, str], ...]:
         "num_workers": plan.num_workers,
         "epoch": plan.epoch,
         "seed": plan.seed,
-        "shuffle": order.shuffle,
+        "shuffle": request.shuffle,
         "lanes": plan.lanes,
-        "repeat": order.repeat,
+        "repeat": request.repeat,
         **{one.name: getattr(recipe, one.name) for one in fields(recipe)},
         **{f"keep of {name}": keep for name, keep in kept.items()},
     }

@@ -133,10 +133,13 @@ def stats(sources: Source | Sequence[Source] | Batches, *, repeat: Repeat = None
     if isinstance(sources, Source | Sequence):
         catalog = catalog_of(listed_sources(sources))
         return stats_of(catalog, repeat, [1.0] * len(catalog.sources))
-    catalog = sources.prepared().catalog
+    from equitar.loading.batches import execution_of  # noqa: PLC0415  (torch, which sources alone do not need)
+
+    request = execution_of(sources).request
+    catalog = request.resolved.catalog
     passes = {one.name: one.passes for one in sources.plan(0, num_workers=0).account}
     rounds = [passes.get(source.name, 0.0) for source in catalog.sources]  # a source may have been left out
-    return stats_of(catalog, sources.order.repeat if repeat is None else repeat, rounds)
+    return stats_of(catalog, request.repeat if repeat is None else repeat, rounds)
 
 
 def stats_of(catalog: Catalog, repeat: Repeat, passes: Sequence[float]) -> Stats:

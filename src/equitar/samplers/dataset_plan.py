@@ -25,10 +25,10 @@ from equitar.planning.plan import Plan, PlannedSamples, PlanSpec, batch_size_the
 from equitar.planning.recipes import Recipe
 from equitar.planning.repeat_factors import ONE, RepeatFactor, Rounding, class_factors, count_classes, sample_factors
 from equitar.planning.supply import Supply
+from equitar.progress import Position, Progress
 from equitar.ranks import RankChoice
 from equitar.rng import Purpose, fold, permutation, text_id
 from equitar.samplers.label_rows import LabelPresence, LabelRows, rows_of
-from equitar.samplers.progress import Progress, SamplerPosition
 
 Factors: TypeAlias = NDArray[Any]  # int32 where it fits: half the memory
 FactorsOf: TypeAlias = Callable[[str], Any]
@@ -163,6 +163,7 @@ Datasets: TypeAlias = Mapping[str, int | Sized] | Sized
 Labels: TypeAlias = Mapping[str, LabelPresence] | LabelPresence
 IndexRepeat: TypeAlias = float | Literal["median"] | RepeatFactor | FactorsOf | None
 STATE_VERSION = 1
+BROKEN_OFF_FIX = "give it `steps=`, or call its `set_epoch` before each pass (with Lightning: the callback `equitar.lightning.SetEpoch`)"
 _ALL = 1 << 62  # samples to shuffle together: as many as there are
 
 
@@ -212,7 +213,7 @@ class IndexPlan:
         self._is_compared = False
         self._sources = _sources_of(datasets, repeat, labels, names, seed=self._seed, is_drawn=shuffle is None)
         self._plan: Plan | None = None
-        self.progress = Progress()
+        self.progress = Progress(unit="item", fix=BROKEN_OFF_FIX)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_plan": None}
@@ -276,7 +277,7 @@ class IndexPlan:
                 warn_of_replacement(self, name, plan.digest)
             facts = {
                 "epoch": start.epoch,
-                "given": start.given,
+                "given": start.step,
                 "seed": self._seed,
                 "batch_size": self._batch_size,
                 "sources": ", ".join(plan.names),
@@ -284,7 +285,7 @@ class IndexPlan:
             }
             fix = "compare their datasets, labels, arguments and epochs"
             compare_over_ranks(self._ranks, facts, what="plan", fix=fix)
-        return plan, start.given, self.per_step(world_size)
+        return plan, start.step, self.per_step(world_size)
 
     def state(self, taken: int | None) -> SamplerState:
         """Return where the latest pass stands."""
@@ -293,7 +294,7 @@ class IndexPlan:
         return SamplerState(
             version=STATE_VERSION,
             epoch=position.epoch,
-            given=position.given,
+            given=position.step,
             world_size=plan.spec.world_size,
             global_batch=plan.global_batch,
             digest=plan.digest,
@@ -321,7 +322,7 @@ class IndexPlan:
                 f"another number of ranks can only continue between steps of {before} samples; got {state['given']} samples given"
             )
         given = step * after + within
-        self.progress.set_next(SamplerPosition(state["epoch"], given, state["world_size"]))
+        self.progress.set_next(Position(state["epoch"], given, world_size=state["world_size"]))
 
 
 def _sources_of(

@@ -29,9 +29,10 @@ from equitar.agreement import compare_over_ranks
 from equitar.checks import check_integer
 from equitar.errors import PlanError
 from equitar.misuse import refuse_other_ranks, refuse_resampling, warn_of_replacement
+from equitar.progress import Position, Progress
 from equitar.ranks import RankChoice
 from equitar.rng import Purpose, fold
-from equitar.samplers.progress import Progress, SamplerPosition
+from equitar.samplers.dataset_plan import BROKEN_OFF_FIX
 from equitar.samplers.samplers import DebiasedBatchSampler, RepeatFactorSampler
 
 Ragged: TypeAlias = Literal["pad", "drop", "keep"]
@@ -110,7 +111,7 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
         self._ranks = RankChoice.of(rank, world_size, mesh, group)
         self._detected: tuple[int, int] | None = None
         self._is_compared = False
-        self._progress = Progress()
+        self._progress = Progress(unit="item", fix=BROKEN_OFF_FIX)
 
     def _place(self) -> tuple[int, int]:
         if self._detected is None:
@@ -143,11 +144,11 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
             digest = blake2b(repr(draw).encode(), digest_size=16).hexdigest()
             if self._progress.is_new and draw:
                 warn_of_replacement(self, type(self).__name__, f"{type(self.sampler).__name__} {self._seed} {digest}")
-            facts = {"epoch": start.epoch, "given": start.given, "seed": self._seed, "draw": digest}
+            facts = {"epoch": start.epoch, "given": start.step, "seed": self._seed, "draw": digest}
             fix = "wrap a sampler that draws from torch, numpy or random, and from the same data on every rank"
             compare_over_ranks(self._ranks, facts, what="draw", fix=fix)
-        count = self._share(len(draw) - start.given)
-        first = start.given + rank
+        count = self._share(len(draw) - start.step)
+        first = start.step + rank
         # Padded with the beginning of the draw, as often as needed: it may be shorter than the world.
         mine = (draw[position % len(draw)] for position in range(first, first + count * world_size, world_size))
         return self._progress.counted(mine, count, each=world_size)
@@ -179,7 +180,7 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
         return DrawState(
             version=STATE_VERSION,
             epoch=position.epoch,
-            given=position.given,
+            given=position.step,
             seed=self._seed,
             length=len(self._sized()),
         )
@@ -194,7 +195,7 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
         then = (state.get("version"), state["seed"], state["length"])
         if then != now:
             raise PlanError(f"the state must be of (version, seed, length) {now}; got {then}")
-        self._progress.set_next(SamplerPosition(state["epoch"], state["given"], 0))
+        self._progress.set_next(Position(state["epoch"], state["given"]))
 
 
 @contextmanager

@@ -81,7 +81,7 @@ class RepeatFactorSampler(Sampler[int]):
         """
         self._planned = IndexPlan(
             datasets,
-            Mixed(weights=weights, steps=steps, max_passes=None, restart_each_epoch=False),
+            Mixed(weights=weights, steps=steps, max_passes=None, restart_each_epoch=False, composition="stratified"),
             batch_size=1 if batch_size is None else batch_size,
             repeat=repeat,
             labels=labels,

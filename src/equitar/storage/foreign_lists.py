@@ -10,6 +10,7 @@ The kind of a list is recognised by its contents. Paths are relative to the fold
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -92,6 +93,7 @@ def _parsed(raw: bytes, path: str) -> Any:
             raise SourceError(
                 f"{shown(path)} is not valid YAML ({str(error).splitlines()[0]}); write it again"
             ) from error
+    raw = raw.removeprefix(codecs.BOM_UTF8)
     if not _OBJECT.match(raw):  # a list of patterns may begin with a brace, too
         return None
     lines = [line for line in raw.split(b"\n") if line.strip()]

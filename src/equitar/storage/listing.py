@@ -181,7 +181,7 @@ def _listed(path: str, source: Source) -> Iterator[str]:
     if entries is not None:
         yield from (entry.url for entry in entries)
         return
-    for line in raw.decode().splitlines():
+    for line in raw.decode("utf-8-sig").splitlines():
         if line.strip():
             yield from _matches(line.strip(), source)
 

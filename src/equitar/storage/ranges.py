@@ -46,7 +46,7 @@ class Ranges(Protocol):
 class LocalRanges:
     """A local file."""
 
-    announced: None = None  # nothing is fetched ahead, see `equitar.reading.shard_file`
+    prefetch: None = None  # nothing is fetched ahead, see `equitar.reading.shard_file`
 
     def __init__(self, file: int, where: str) -> None:
         """Take over a file descriptor.

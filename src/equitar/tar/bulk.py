@@ -20,7 +20,6 @@ from equitar.tar.headers import (
     HEADER_BYTES,
     MAX_SILENT,
     PAX,
-    ZEROS,
     HeaderError,
     affects_data,
     parse_header,
@@ -138,9 +137,11 @@ class BulkHeaders:
         return bool(self.blocks)
 
     def ends_with_mark(self, length: int) -> bool:
-        """Return whether the end mark of a tar of this length comes next, and it is not compressed."""
-        end = self._pread(2 * HEADER_BYTES, self.position) if self.position + 2 * HEADER_BYTES <= length else b""
-        return end == 2 * ZEROS and self._pread(len(GZIP_MAGIC), 0) != GZIP_MAGIC
+        """Return whether a tar of this length that is not compressed ends here, with nothing but zeros after its members."""
+        end = position = self.position
+        while position < length and (tail := self._pread(_FAR, position)) and not any(tail):
+            position += len(tail)
+        return end + 2 * HEADER_BYTES <= length == position and self._pread(len(GZIP_MAGIC), 0) != GZIP_MAGIC
 
     def _follow(self, limit: int) -> None:
         """Collect headers of the same form."""

@@ -7,6 +7,7 @@ The rule is that of webdataset 1.0.2. What webdataset reads correctly gives the 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
@@ -19,7 +20,7 @@ from equitar.tar.walk import Member
 _NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")  # as in webdataset, for names with newlines
 _NO_KEY = "\ud800"  # begins no name: decoding never produces it
 _META = re.compile(r"__[^/]*__($|/)")
-_PLAIN_KEY = re.compile(r"\0(?!__)(?:[^\0\n]*/)?[^./\0\n]+(?=\0|\Z)")  # after a zero, a key without special cases
+_PLAIN_KEY = re.compile(r"\0(?!__)(?:[^\0\n]*/)?(?!__)[^./\0\n]+(?=\0|\Z)")  # after a zero, a key without special cases
 RESERVED = ("__key__", "__url__", "__bad__", "__local_path__")  # fields that webdataset adds to a sample
 _LONGEST_NAME = 100  # bytes that a header has for a name
 _FIX = "write the shard again, with the files of a sample next to each other and named once"
@@ -29,7 +30,8 @@ def split_name(name: str) -> tuple[str, str] | None:
     """Return key and field of a member, None if it is not part of a sample.
 
     The first dot after the last slash ends the key; the rest in lower case is the field. Names without such a dot, meta names
-    of webdataset (`__name__`), and hidden files (`._a.jpg`, as macOS adds them) are not part of a sample.
+    of webdataset (`__meta__/a.json`, and other than there also `__meta__.json`), and hidden files (`._a.jpg`, as macOS adds them)
+    are not part of a sample.
 
     >>> split_name("v1.0/a.seg.PNG"), split_name("d/._a.jpg"), split_name("LICENSE"), split_name("__meta__/a.json")
     (('v1.0/a', 'seg.png'), None, None, None)
@@ -37,6 +39,8 @@ def split_name(name: str) -> tuple[str, str] | None:
     slash = name.rfind("/") + 1
     dot = name.find(".", slash)
     if dot <= slash or (name.startswith("__") and _META.match(name)):
+        return None
+    if name.startswith("__", slash) and name.endswith("__", slash + 2, dot):
         return None
     if "\n" in name:  # where `.` in the pattern of webdataset stops
         match = _NAME.match(name)
@@ -193,7 +197,13 @@ class SampleGrouper:
 
     def notes(self) -> list[str]:
         """Describe what is legal but often a mistake."""
-        notes = []
+        notes: list[str] = []
+        if "" in self.fields:
+            nameless = np.flatnonzero(np.array(self.field) == self.fields[""])
+            row = int(np.searchsorted(self.starts, nameless[0], side="right")) - 1
+            example = f"{list(self.row_of)[row]}."
+            notes.append(f"{len(nameless)} members end in a dot, so that their field has no name, such as {example!r}")
+        notes += _notes_on_keys(self.row_of)
         ignored = self.ignored
         hidden = [name for name in ignored if name.rpartition("/")[2].startswith(".")]
         if hidden:
@@ -214,6 +224,17 @@ class SampleGrouper:
         if not self.starts:
             notes.append("no samples")
         return notes
+
+
+def _notes_on_keys(keys: Collection[str]) -> list[str]:
+    """Describe keys that look alike."""
+    if "".join(keys).isascii():
+        return []
+    first: dict[str, str] = {}
+    twins = [key for key in keys if first.setdefault(unicodedata.normalize("NFC", key), key) != key]
+    if not twins:
+        return []
+    return [f"{len(twins)} keys equal another one after Unicode normalization (NFC), such as {twins[0]!r}"]
 
 
 def what_differs(header: bytes, *, key: str, field: str, size: int) -> str | None:

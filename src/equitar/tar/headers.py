@@ -2,6 +2,12 @@
 
 The formats are v7, ustar with its prefix, GNU (base-256 numbers) and PAX. Nothing here knows the position of a header, so errors
 only state the broken rule; `equitar.tar.walk` adds the shard and the byte.
+
+Two differences from Python's tarfile (3.11), and so from webdataset:
+
+    a GNU long name and a PAX path for one member    PAX is used here, in either order; tarfile uses the first of the two
+    bytes in the prefix area of a header that is     ignored here, as GNU has times there and v7 nothing; tarfile puts them
+    not ustar (GNU without a long name, v7)          and a slash before the name, whatever they are
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ from zlib import adler32
 HEADER_BYTES = 512
 ZEROS = bytes(HEADER_BYTES)
 REGULAR = frozenset({b"0", b"\0", b"7"})  # 7, contiguous, is an ordinary file on today's systems
+HARD_LINK = b"1"
 WITHOUT_DATA = frozenset(
     {b"1", b"2", b"3", b"4", b"5", b"6"}
 )  # links, devices, folders: their size does not count data
@@ -66,6 +73,11 @@ def parse_header(block: bytes) -> tuple[bytes, int, bytes]:
     if size < 0:
         raise HeaderError(f"the header {_shown(block)!r} has the negative size {size}")
     return name, size, kind
+
+
+def link_target(block: bytes) -> bytes:
+    """Return the name in a header that a link points to."""
+    return block[157:257].partition(b"\0")[0]
 
 
 def _shown(block: bytes) -> bytes:
@@ -141,14 +153,14 @@ class PaxState:
         if kind != PAX_GLOBAL:
             self._kinds.add(kind)
         self.unused = bool(self._kinds)
-        if kind == LONG_NAME:
-            self._next.setdefault(b"path", body.partition(b"\0")[0])
-        elif kind != LONG_LINK:
+        if kind in (LONG_NAME, LONG_LINK):
+            self._next.setdefault(b"path" if kind == LONG_NAME else b"linkpath", body.partition(b"\0")[0])
+        else:
             (self._lasting if kind == PAX_GLOBAL else self._next).update(pax_records(body))
         self.pending = self.unused or bool(self._lasting)
 
-    def applied(self, name: bytes, size: int) -> tuple[bytes, int]:
-        """Return name and size of the member that follows, and drop the records for it alone."""
+    def applied(self, name: bytes, size: int) -> tuple[bytes, int, bytes]:
+        """Return name, size and, if given, link target of the next member, and drop the records for it alone."""
         records = self._lasting | self._next
         self._next = {}
         self._kinds.clear()
@@ -158,4 +170,5 @@ class PaxState:
         text = records.get(b"size", b"%d" % size)
         if not text.isdigit():
             raise HeaderError(f"the PAX size of {name!r} is {text!r}")
-        return records[b"path"].rstrip(b"/") if b"path" in records else name, int(text)
+        name = records[b"path"].rstrip(b"/") if b"path" in records else name
+        return name, int(text), records.get(b"linkpath", b"")

@@ -31,6 +31,7 @@ class MemberTable:
     sliceable: bool  # whether the offsets are positions in the file; False in a compressed shard
     contents: Sequence[dict[str, bytes]] = ()  # requested data by field, for each row
     notes: tuple[str, ...] = ()  # what is odd but not an error, with counts, to be shown to the user
+    special_members: int = 0  # members that are neither files nor folders, such as links and devices; see the notes
 
 
 def read_table(
@@ -105,14 +106,15 @@ def member_table(members: Iterable[Member] | BulkMembers, where: str, *, regroup
             field has a name that webdataset reserves, or the tar was truncated within its last sample.
     """
     rows = SampleGrouper(where)
+    is_scattered = False
     if not isinstance(members, BulkMembers):
-        rows.add_all(regrouped(members) if regroup else members)
+        is_scattered = _add(members, rows, regroup=regroup)
     elif not rows.add_uniform(members):
-        single = map(Member, members.names, members.offset.tolist(), members.size.tolist())
-        rows.add_all(regrouped(single) if regroup else single)
+        _add(map(Member, members.names, members.offset.tolist(), members.size.tolist()), rows, regroup=regroup)
     rows.check_names()
     has_end_mark = members.has_end_mark if isinstance(members, TarWalk) else True
-    if not has_end_mark and regroup:
+    special = members.special if isinstance(members, TarWalk) else {}
+    if not has_end_mark and is_scattered:
         raise ShardError(f"{where} ends without an end mark, so members of any sample may be missing; copy it again")
     if not has_end_mark:
         rows.check_last()
@@ -125,5 +127,21 @@ def member_table(members: Iterable[Member] | BulkMembers, where: str, *, regroup
         size=np.array(rows.size, np.int64),
         sliceable=members.sliceable if isinstance(members, TarWalk) else True,
         contents=rows.contents,
-        notes=(*rows.notes(), *([] if has_end_mark else ["no end mark: the tar may have been truncated"])),
+        notes=(
+            *rows.notes(),
+            *(f"{len(names)} {kind} ignored, such as {names[0]!r}" for kind, names in special.items()),
+            *([] if has_end_mark else ["no end mark: the tar may have been truncated"]),
+        ),
+        special_members=sum(map(len, special.values())),
     )
+
+
+def _add(members: Iterable[Member], rows: SampleGrouper, *, regroup: bool) -> bool:
+    """Add members to rows, and return whether they had to be reordered."""
+    if not regroup:
+        rows.add_all(members)
+        return False
+    listed = list(members)
+    ordered = regrouped(listed)
+    rows.add_all(ordered)
+    return ordered != listed

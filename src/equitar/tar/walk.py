@@ -2,7 +2,10 @@
 
 What Python's `tarfile` reads correctly is read alike. Where it silently takes damage for the end of the tar, there is a
 `ShardError` that names the shard, the byte and what was there. A tar ends with two zero blocks; a file that ends cleanly after a
-member is accepted, and marked.
+member is accepted, and marked. Bytes after the end are ignored, as by tar, unless another tar begins there.
+
+A hard link is a member with the data of its target, a file of that name before it. Members that are neither files nor folders,
+such as symbolic links and devices, are counted by `TarWalk.special`.
 
 Bytes are read through a buffer at rising positions: headers close to each other cost one read, and unwanted data none if the
 file can seek. Compressed files are decompressed on the way.
@@ -17,6 +20,7 @@ from equitar.errors import ShardError
 from equitar.storage.streams import CHUNK, GZIP_MAGIC, Gunzip, StreamError
 from equitar.tar.headers import (
     EXTENDED,
+    HARD_LINK,
     HEADER_BYTES,
     MAX_EXTENDED,
     MAX_SILENT,
@@ -27,6 +31,7 @@ from equitar.tar.headers import (
     HeaderError,
     PaxState,
     affects_data,
+    link_target,
     parse_header,
 )
 
@@ -80,6 +85,14 @@ class ReadWindow:
 
 
 _FIX = "copy or download the shard again"
+_SPECIAL = {  # kinds of members that are ignored
+    HARD_LINK: "hard links without a file of that name before them",
+    b"2": "symbolic links",
+    b"3": "devices",
+    b"4": "devices",
+    b"6": "named pipes",
+}
+_NOT_COUNTED = frozenset({b"5", b"V"})  # folders, and the label of a volume
 
 
 class Member(NamedTuple):
@@ -122,9 +135,11 @@ class TarWalk(Iterator[Member]):
             raise ShardError(f"{where} is empty (0 bytes) but a shard must be a tar; {_FIX}")
         self.sliceable = first[:2] != GZIP_MAGIC  # whether offsets are positions in the file
         self.truncated: str | None = None  # name of the member within whose data the tar ended
+        self.special: dict[str, list[str]] = {}  # names of members that are neither files nor folders, by kind
         self.has_end_mark: bool | None = None  # False if it ended cleanly after a member; None until the walk is over
         self._where = where
         self._want = want
+        self._file = file
         self._position = 0  # of the header at hand, for errors
         self._length: int | None = None  # of the tar in bytes, if known
         if not self.sliceable:
@@ -136,6 +151,7 @@ class TarWalk(Iterator[Member]):
         else:
             self._length = size
             self._bytes = ReadWindow(file.read, None, first)
+        self._files: dict[bytes, tuple[int, int]] = {}  # position and size of the data of each, for hard links
         self._members = self._located()
 
     def __iter__(self) -> Iterator[Member]:  # noqa: PYI034  (the generator itself, which saves a call for each member)
@@ -155,7 +171,7 @@ class TarWalk(Iterator[Member]):
             raise ShardError(f"{self._where} {what}: {error}; {_FIX}") from error
 
     def _walk(self) -> Iterator[Member]:
-        take, want, length = self._bytes.take, self._want, self._length
+        take, want, length, files = self._bytes.take, self._want, self._length, self._files
         extended = PaxState()
         # PAX headers that only hold a time, which some writers put before each member: few different ones.
         silent: tuple[bytes, ...] = ()
@@ -172,6 +188,7 @@ class TarWalk(Iterator[Member]):
             if block == ZEROS or not block:
                 break
             raw_name, size, kind = parse_header(block)
+            target = b""
             begin = position + HEADER_BYTES
             if kind in EXTENDED:
                 if kind == PAX and 0 < size <= HEADER_BYTES and len(silent) < MAX_SILENT:
@@ -180,7 +197,7 @@ class TarWalk(Iterator[Member]):
                 position = begin + (size + 511 & -512)
                 continue
             if extended.pending:
-                raw_name, size = extended.applied(raw_name, size)
+                raw_name, size, target = extended.applied(raw_name, size)
             position = begin if kind in WITHOUT_DATA else begin + (size + 511 & -512)
             if length is not None and position > length:
                 raise self._truncated(raw_name, begin, size)
@@ -189,8 +206,35 @@ class TarWalk(Iterator[Member]):
             if length is None and not take(position - 1, 1):
                 raise self._truncated(raw_name, begin, size)
             if kind in REGULAR:
+                files[raw_name] = begin, size
                 yield Member(name, begin, size, data)
+            else:
+                yield from self._special(kind, raw_name, name, target or link_target(block))
         self._end(position, block, is_waiting=is_waiting or extended.unused)
+
+    def _special(self, kind: bytes, raw_name: bytes, name: str, target: bytes) -> tuple[Member, ...]:
+        """Return a hard link as a member, and count what is neither a file nor a folder."""
+        bare = target.removeprefix(b"./")
+        files = self._files
+        place = files.get(target) or files.get(bare) or files.get(b"./" + bare) if kind == HARD_LINK else None
+        if place is not None:
+            files[raw_name] = place
+            want = self._want
+            return (Member(name, *place, self._read_again(*place) if want is not None and want(name) else None),)
+        if kind not in _NOT_COUNTED:
+            self.special.setdefault(_SPECIAL.get(kind, "members of unknown kinds"), []).append(name)
+        return ()
+
+    def _read_again(self, offset: int, size: int) -> bytes:
+        """Return data that were passed already."""
+        if not self._file.seekable():
+            raise HeaderError("a hard link cannot be followed back in a file that cannot seek")
+        position = self._file.tell()
+        self._file.seek(offset if self.sliceable else 0)
+        read = self._file.read if self.sliceable else Gunzip(self._file, b"").read
+        data = ReadWindow(read, None, b"").take(0 if self.sliceable else offset, size)
+        self._file.seek(position)
+        return data
 
     def _body(self, begin: int, size: int) -> bytes:
         """Return the body of an extended header."""
@@ -228,5 +272,22 @@ class TarWalk(Iterator[Member]):
                 f"two zero blocks end a tar but {len(after)} bytes that begin with {beginning!r} follow the first"
             )
         self.has_end_mark = bool(after)
+        if self.has_end_mark:
+            self._check_tail(position + 2 * HEADER_BYTES)
         if not self.sliceable:
             self._bytes.drain()  # the checksum is at the end
+
+    def _check_tail(self, position: int) -> None:
+        """Raise a HeaderError if another tar follows the end mark; other bytes are ignored, as by tar."""
+        while (blocks := self._bytes.take(position, CHUNK)) and not any(blocks):
+            position += len(blocks)
+        used = next((index for index, byte in enumerate(blocks) if byte), 0) // HEADER_BYTES * HEADER_BYTES
+        try:
+            name, _, kind = parse_header(blocks[used : used + HEADER_BYTES])
+        except HeaderError:
+            return
+        self._position = position + used
+        where = "an extended header" if kind in EXTENDED else f"member {name!r}"
+        raise HeaderError(
+            f"another tar begins with {where} after the end of the first; make one tar of both, as `tar --concatenate` does"
+        )
