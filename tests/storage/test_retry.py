@@ -81,8 +81,9 @@ def test_without_patience_there_is_one_try(clock: Clock) -> None:
         failing(clock, Retries(patience=0.0), OSError)
 
 
-@pytest.mark.parametrize("value", ["40", formatdate(time.time() + 41, usegmt=True)])
-def test_a_busy_server_is_asked_again_when_it_says(clock: Clock, value: str) -> None:
+@pytest.mark.parametrize("is_date", [False, True], ids=["seconds", "date"])
+def test_a_busy_server_is_asked_again_when_it_says(clock: Clock, is_date: bool) -> None:
+    value = formatdate(time.time() + 41, usegmt=True) if is_date else "40"
     (first, second) = failing(clock, Retries(), lambda: AnswerError("status 429", value), times=2)
     assert 38 < first < 42
     assert 38 < second < 42
