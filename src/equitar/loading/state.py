@@ -34,7 +34,8 @@ class State(TypedDict):
         made_of: Arguments and sources of the plan.
         summaries: Digest of the summary of each source that has one.
         walk: How the epochs go along the passes: the epoch at whose start places hold, and these places.
-        places: Where each source stands in its passes at the next step.
+        places: Where each source stands in its passes if the run continues with another plan: see `Plan.pass_positions`.
+        given_up: How many copies of each source it gives up then.
     """
 
     version: int
@@ -47,6 +48,7 @@ class State(TypedDict):
     summaries: dict[str, str]
     walk: tuple[int, list[tuple[str, int, int, int]]]
     places: list[tuple[str, int, int, int]]
+    given_up: dict[str, int]
 
 
 def state_of(request: Request, plan: Plan, position: Position) -> State:
@@ -71,6 +73,7 @@ def state_of(request: Request, plan: Plan, position: Position) -> State:
         summaries=resolved.catalog.file_digests,
         walk=(spec.pass_start.epoch, _rows_of(spec.pass_start.positions)),
         places=_rows_of(plan.pass_positions(min(position.step, plan.num_steps))),
+        given_up=plan.given_up(min(position.step, plan.num_steps)),
     )
 
 
@@ -99,10 +102,29 @@ def pass_start_in(state: State) -> PassStart:
 def pass_start_after(state: State) -> tuple[PassStart, int]:
     """Return how a run continues from a state with other sources or arguments, and its first epoch.
 
-    Where the state is within an epoch, the rest of that epoch is left out.
+    Within an epoch the ranks and lanes read side by side, so the rest of what they have begun is given up: see `given_up_by`.
     """
     epoch = state["epoch"] + (state["step"] > 0)
     return PassStart(epoch=epoch, positions=tuple(PassPosition(*place) for place in state["places"])), epoch
+
+
+def given_up_by(state: State, plan: Plan) -> dict[str, int]:
+    """Return how many copies of each source are given up if a run continues from a state with another plan.
+
+    Those are what the state's epoch has begun and not emitted, and what the plan leaves out: it takes whole batches of a source,
+    and a source that begins a pass with each epoch leaves the rest of the pass it was in.
+    """
+    result = dict(state["given_up"])
+    begins = {position.source: position for position in plan.pass_positions(0)}
+    remainders = {account.name: account.remainder for account in plan.account}
+    for source, pass_number, taken, copies in state["places"]:
+        begin = begins.get(source)
+        if begin is None or begin.copies != copies or not taken:
+            continue
+        is_same_pass = begin.pass_number == pass_number
+        end = begin.taken if is_same_pass else copies - remainders.get(source, 0)
+        result[source] = result.get(source, 0) + max(0, end - taken)
+    return {source: number for source, number in result.items() if number}
 
 
 def differences(state: State, now: State) -> list[str]:

@@ -172,7 +172,13 @@ class Plan(Protocol):
         """Return the index of the source of every step on a rank, (steps,), or None where batches are mixed."""
 
     def pass_positions(self, step: int) -> tuple[PassPosition, ...]:
-        """Return where each source stands in its passes before a step."""
+        """Return where each source stands in its passes if the epoch ends before a step.
+
+        Within an epoch that is behind all that the epoch has begun to emit: no sample comes twice before its pass is over.
+        """
+
+    def given_up(self, step: int) -> dict[str, int]:
+        """Return how many copies of each source are lost if the epoch ends before a step: those before `pass_positions`."""
 
     def _repr_html_(self) -> str:
         """Return a table for notebooks."""

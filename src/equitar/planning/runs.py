@@ -177,19 +177,58 @@ class EpochRuns:
         )
 
     def positions_after(self, turns: int) -> list[PassPosition]:
-        """Return where each source stands in its passes after so many turns of the epoch."""
-        segment = max(0, sum(part.start < turns for part in self.segments) - 1)
-        before, now = self._taken(self.segments[segment].start), self._taken(turns)
-        result = []
-        for source, part in enumerate(self.segments[segment].parts):
-            supply, whole = self._spec.supplies[source], self._spec.in_pass[source]
-            if (
-                self._spec.quota[source] >= whole or self._spec.pass_start.restart_each_epoch
-            ):  # begins a pass each epoch
-                result.append(PassPosition(supply.name, part.pass_number + (turns > 0), 0, supply.copies))
-            else:
-                taken = part.first + now[source] - before[source]
-                result.append(PassPosition(supply.name, part.pass_number, taken, supply.copies))
+        """Return where each source stands in its passes if the epoch ends after so many turns.
+
+        That is the end of the segment of the last turn: its runs are read side by side, so what was emitted of the segment
+        is not the first part of it, and the rest is given up.
+        """
+        segment = self.segments[self._segment_of(turns)]
+        return [
+            PassPosition(supply.name, part.pass_number + (turns > 0), 0, supply.copies)
+            if begins
+            else PassPosition(supply.name, part.pass_number, part.first + (turns > 0) * part.num_copies, supply.copies)
+            for supply, part, begins in zip(self._spec.supplies, segment.parts, self._begins_each_epoch(), strict=True)
+        ]
+
+    def given_up(self, turns: int) -> list[int]:
+        """Return the copies of each source before its `positions_after` so many turns that these turns do not emit."""
+        if not turns:
+            return [0] * len(self._spec.supplies)
+        number = self._segment_of(turns)
+        start, num_steps, _ = self.segments[number]
+        before, end, last = self._taken(start), self._taken(start + num_steps), self._taken(self._spec.num_steps)
+        return [
+            (last if begins else end)[source] - before[source] - emitted
+            for source, (begins, emitted) in enumerate(
+                zip(self._begins_each_epoch(), self._emitted(number, turns), strict=True)
+            )
+        ]
+
+    def _segment_of(self, turns: int) -> int:
+        """Return the segment of the last of so many turns, or the first one."""
+        return max(0, sum(segment.start < turns for segment in self.segments) - 1)
+
+    def _begins_each_epoch(self) -> list[bool]:
+        """Return whether each source begins a pass with every epoch, (sources,)."""
+        spec = self._spec
+        return [
+            spec.pass_start.restart_each_epoch or quota >= whole
+            for quota, whole in zip(spec.quota, spec.in_pass, strict=True)
+        ]
+
+    def _emitted(self, number: int, turns: int) -> list[int]:
+        """Return the copies of each source that the first so many turns of an epoch emit of the segment of the last one."""
+        if len(self._spec.supplies) == 1:
+            return [(turns - self.segments[number].start) * self._per_turn * self._spec.num_worlds]
+        runs, before = self.runs(number)
+        batches = self._lane_counts(turns) - before
+        if runs.num_lanes != len(before):
+            batches = batches.sum(keepdims=True)
+        result = [0] * len(self._spec.supplies)
+        for lane, last in enumerate(batches.tolist()):
+            for rank in range(runs.world_size if last else 0):
+                for source, (low, high) in enumerate(self.spans(Run(number, lane, rank), 0, last)):
+                    result[source] += high - low
         return result
 
     def _taken(self, turns: int) -> list[int]:

@@ -177,8 +177,12 @@ class Dealer:
         self._windows: dict[tuple[int, int], _Window] = {}  # by lane and rank: steps only increase
 
     def positions_after(self, turns: int) -> list[PassPosition]:
-        """Return where each source stands in its passes after so many turns of the epoch."""
+        """Return where each source stands in its passes if the epoch ends after so many turns."""
         return self._runs.positions_after(turns)
+
+    def given_up(self, turns: int) -> list[int]:
+        """Return the copies of each source before its `positions_after` so many turns that these turns do not emit."""
+        return self._runs.given_up(turns)
 
     def locate(self, ordinal: int, lane: int, lane_ordinal: int) -> tuple[BatchIndex, Runs]:
         """Return where a turn lies, and how its segment is cut."""
