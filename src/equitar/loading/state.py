@@ -8,13 +8,14 @@ with the difference.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict
 
 from equitar.errors import PlanError
 from equitar.loading.request import Request
 from equitar.planning.passes import PassPosition, PassStart
-from equitar.planning.plan import Plan
+from equitar.planning.plan import Plan, skipped_by
 from equitar.planning.supply import Supply
 from equitar.progress import Position
 
@@ -109,21 +110,9 @@ def pass_start_after(state: State) -> tuple[PassStart, int]:
 
 
 def given_up_by(state: State, plan: Plan) -> dict[str, int]:
-    """Return how many copies of each source are given up if a run continues from a state with another plan.
-
-    Those are what the state's epoch has begun and not emitted, and what the plan leaves out: it takes whole batches of a source,
-    and a source that begins a pass with each epoch leaves the rest of the pass it was in.
-    """
-    result = dict(state["given_up"])
-    begins = {position.source: position for position in plan.pass_positions(0)}
-    remainders = {account.name: account.remainder for account in plan.account}
-    for source, pass_number, taken, copies in state["places"]:
-        begin = begins.get(source)
-        if begin is None or begin.copies != copies or not taken:
-            continue
-        is_same_pass = begin.pass_number == pass_number
-        end = begin.taken if is_same_pass else copies - remainders.get(source, 0)
-        result[source] = result.get(source, 0) + max(0, end - taken)
+    """Return how many copies of each source are given up if a run continues from a state with another plan."""
+    result = Counter(state["given_up"])
+    result.update(skipped_by(plan, pass_start_after(state)[0].positions))
     return {source: number for source, number in result.items() if number}
 
 

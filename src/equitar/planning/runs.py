@@ -27,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from equitar.arrays import Int64
+from equitar.errors import PlanError
 from equitar.planning.line import Line, most_of
 from equitar.planning.passes import PassPart, PassPosition, PassStart, Segment, segments_of
 from equitar.planning.plan import PlannedSamples
@@ -163,6 +164,11 @@ class EpochRuns:
         if spec.pass_start.restart_each_epoch:
             parts = tuple(PassPart(spec.epoch, 0, quota) for quota in spec.quota)
             return [Segment(0, spec.num_steps, parts)]
+        if spec.epoch < spec.pass_start.epoch:  # it would go back along the passes, to what was emitted
+            raise PlanError(
+                f"the epoch must be at least {spec.pass_start.epoch}, at which this run continued with other arguments or sources; "
+                f"got {spec.epoch}; call `set_epoch` with {spec.pass_start.epoch} or more"
+            )
         unit = self._per_turn * spec.num_worlds if len(spec.supplies) == 1 else 1  # whole batches of a single source
         return segments_of(
             spec.epoch - spec.pass_start.epoch,
@@ -190,19 +196,23 @@ class EpochRuns:
             for supply, part, begins in zip(self._spec.supplies, segment.parts, self._begins_each_epoch(), strict=True)
         ]
 
-    def given_up(self, turns: int) -> list[int]:
-        """Return the copies of each source before its `positions_after` so many turns that these turns do not emit."""
-        if not turns:
-            return [0] * len(self._spec.supplies)
+    def begun(self, turns: int) -> tuple[int, Int64, list[int]]:
+        """Return the segment of the last of so many turns, what these turns take of it, and what the epoch takes from it on.
+
+        The former are batches of each lane, (lanes,), the latter copies of each source before its `positions_after`, (sources,).
+        """
         number = self._segment_of(turns)
         start, num_steps, _ = self.segments[number]
         before, end, last = self._taken(start), self._taken(start + num_steps), self._taken(self._spec.num_steps)
-        return [
-            (last if begins else end)[source] - before[source] - emitted
-            for source, (begins, emitted) in enumerate(
-                zip(self._begins_each_epoch(), self._emitted(number, turns), strict=True)
-            )
+        runs, lanes_before = self.runs(number)
+        batches = self._lane_counts(turns) - lanes_before
+        if runs.num_lanes != len(lanes_before):
+            batches = batches.sum(keepdims=True)
+        due = [
+            (last if begins else end)[source] - before[source]
+            for source, begins in enumerate(self._begins_each_epoch())
         ]
+        return number, batches, due
 
     def _segment_of(self, turns: int) -> int:
         """Return the segment of the last of so many turns, or the first one."""
@@ -215,21 +225,6 @@ class EpochRuns:
             spec.pass_start.restart_each_epoch or quota >= whole
             for quota, whole in zip(spec.quota, spec.in_pass, strict=True)
         ]
-
-    def _emitted(self, number: int, turns: int) -> list[int]:
-        """Return the copies of each source that the first so many turns of an epoch emit of the segment of the last one."""
-        if len(self._spec.supplies) == 1:
-            return [(turns - self.segments[number].start) * self._per_turn * self._spec.num_worlds]
-        runs, before = self.runs(number)
-        batches = self._lane_counts(turns) - before
-        if runs.num_lanes != len(before):
-            batches = batches.sum(keepdims=True)
-        result = [0] * len(self._spec.supplies)
-        for lane, last in enumerate(batches.tolist()):
-            for rank in range(runs.world_size if last else 0):
-                for source, (low, high) in enumerate(self.spans(Run(number, lane, rank), 0, last)):
-                    result[source] += high - low
-        return result
 
     def _taken(self, turns: int) -> list[int]:
         """Return the copies of each source that the first turns take, over all worlds."""

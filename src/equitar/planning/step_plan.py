@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 
 from equitar.arrays import Int64
-from equitar.errors import PlanError
 from equitar.planning.passes import PassPosition
 from equitar.planning.plan import DisplayedPlan, PlannedSamples, PlanSpec, SourceAccount, account_of, digest_of
 from equitar.planning.quotas import WeightPhase, largest_remainder
@@ -128,12 +127,6 @@ class StepPlan(DisplayedPlan):
 
     def __init__(self, supplies: Sequence[Supply], spec: PlanSpec, quotas: Quotas, detail: str) -> None:
         """Keep what the plan is made of; a world is made when one of its slots is asked for."""
-        start = spec.pass_start
-        if spec.epoch < start.epoch and not start.restart_each_epoch:
-            raise PlanError(
-                f"`epoch` must be at least {start.epoch}, at which this run continued with other arguments or sources; got "
-                f"{spec.epoch}: the epochs before it cannot be planned any more"
-            )
         self._supplies, self.spec, self._quotas = supplies, spec, quotas
         self._world = lru_cache(maxsize=None)(self._make_world)
         self._turns = lru_cache(maxsize=2)(self._turns_before)
