@@ -17,8 +17,8 @@ from equitar.errors import PlanError, SidecarError
 from equitar.loading.batches import Batches, execution_of, own_copy
 from equitar.loading.execution import Execution
 from equitar.loading.record import LoaderCounters, LoaderReport, Record
-from equitar.loading.shared_slots import Packed, SharedBuffers
 from equitar.loading.request import Request
+from equitar.loading.shared_slots import Packed, SharedBuffers
 from equitar.loading.state import State, check_state, differences, given_up_by, pass_start_after, summaries_in
 from equitar.planning.plan import Plan
 from equitar.planning.weights import Changes, Weights
