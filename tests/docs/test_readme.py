@@ -14,7 +14,11 @@ from helpers.shards import third, write_tars
 
 CLASSES = ("person", "cat", "dog")
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/api/stages.md", "docs/api/samplers.md")  # in this order: later blocks use names of earlier ones
+PAGES = (
+    "README.md",
+    "docs/api/stages.md",
+    "docs/api/samplers.md",
+)  # in this order: later blocks use names of earlier ones
 SMALL = {"10_000": "4", "256": "4", "batch_size=64": "batch_size=4", "num_workers=4": "num_workers=2", "[...]": "[]"}
 
 

@@ -23,7 +23,9 @@ def test_every_public_name_is_in_the_api_reference_once() -> None:
         name
         for page in sorted((DOCS / "api").glob("*.md"))
         for name in re.findall(
-            r"^::: equitar\.((?:(?:stages|samplers|errors)\.)?[A-Za-z_]+)$", page.read_text(encoding="utf-8"), re.MULTILINE
+            r"^::: equitar\.((?:(?:stages|samplers|errors)\.)?[A-Za-z_]+)$",
+            page.read_text(encoding="utf-8"),
+            re.MULTILINE,
         )
     ]
     modules = {"errors", "samplers", "stages"}

@@ -76,7 +76,9 @@ def run_page(page: Path) -> Iterator[Output]:
                 yield Output(line, block.span("body"), block["body"], printed, numbers_vary)
         elif block["language"] == "console":
             for command in _COMMAND.finditer(text, *block.span("body")):
-                yield Output(line, command.span("output"), command["output"], run_command(command["command"]), numbers_vary)
+                yield Output(
+                    line, command.span("output"), command["output"], run_command(command["command"]), numbers_vary
+                )
         elif block["title"]:
             Path(block["title"]).write_text(block["body"], encoding="utf-8")
         elif block["file"] and not (FOLDER / block["file"]).exists():

@@ -224,7 +224,9 @@ def caption_probe(
     if isinstance(sources, Source | Sequence):
         catalog = catalog_of(listed_sources(sources))
     else:
-        catalog = sources.prepared().catalog
+        from equitar.loading.batches import execution_of  # noqa: PLC0415  (torch, which sources alone do not need)
+
+        catalog = execution_of(sources).request.resolved.catalog
     captions, names = _captions(catalog, field.lower(), samples, np.random.default_rng(seed))
     # Captions as they are: no list of stop words, since "of" may be what gives a source away.
     bag = CountVectorizer(binary=True, token_pattern=r"(?u)\b\w+\b", max_features=_VOCABULARY)  # noqa: S106  (not a password)
