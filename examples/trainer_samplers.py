@@ -66,16 +66,16 @@ def with_transformers() -> Model:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     loader, net = train_loader(), Model()
+    sampler: Any = loader.batch_sampler
 
     class Planned(Trainer):  # type: ignore[misc]  # transformers may be missing where types are checked
-        def get_train_dataloader(
-            self,
-        ) -> DataLoader[Any]:  # in place of `_get_train_sampler`, which accelerate would share out
+        # In place of `_get_train_sampler`: accelerate would share out what that returns.
+        def get_train_dataloader(self) -> DataLoader[Any]:
             return loader
 
-    class SetEpoch(TrainerCallback):  # type: ignore[misc]  # needed where a run may be resumed, as samplers begin at epoch 0
+    class SetEpoch(TrainerCallback):  # type: ignore[misc]  # for runs that may be resumed: samplers begin at epoch 0
         def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            loader.batch_sampler.set_epoch(int(state.epoch))  # type: ignore[union-attr]
+            sampler.set_epoch(int(state.epoch))
 
     args = TrainingArguments(
         tempfile.mkdtemp(), num_train_epochs=1, use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no"

@@ -21,6 +21,8 @@ SCRIPT_OF = {
     "recipes/detection.md": "detection",
     "recipes/hugging_face.md": "hf_trainer accelerate_loop",
     "recipes/lightning.md": "lightning_clip",
+    "recipes/meshes.md": "mesh_training lightning_mesh",
+    "recipes/samplers.md": "trainer_samplers",
     "recipes/open_clip.md": "open_clip_data",  # run by tests/system/test_open_clip.py
 }
 BATCH = re.compile(r"^rank (\d) epoch (\d) step (\d+) (\w+) (.*)$", re.MULTILINE)

@@ -128,6 +128,7 @@ def test_validation_comes_in_order(num_workers: int, sources: list[Source]) -> N
     assert flat(loader) == keys_of("a", 100) + keys_of("b", 40)
 
 
+@pytest.mark.filterwarnings("ignore:each worker of this DataLoader makes batches:UserWarning")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_single_samples_are_batched_by_a_data_loader(num_workers: int, sources: list[Source]) -> None:
     loader: DataLoader[Any] = DataLoader(equitar.mixed(sources), batch_size=7, num_workers=num_workers, collate_fn=list)

@@ -90,6 +90,14 @@ def test_a_sampler_for_one_rank_may_be_shared_out_by_a_trainer(kind: str) -> Non
     assert sorted(row for share in shares for batch in share for row in batch) == ROWS
 
 
+def test_batches_of_one_rank_held_for_all_have_one_dataset_when_a_trainer_shares_them_out() -> None:
+    shard = pytest.importorskip("accelerate.data_loader").BatchSamplerShard
+    samplers = [DebiasedBatchSampler(SIZES, batch_size=5, rank=0, world_size=1, accumulation_steps=2) for _ in range(2)]
+    steps = list(zip(*(list(shard(sampler, 2, rank)) for rank, sampler in enumerate(samplers)), strict=True))
+    assert len(steps) == 12
+    assert all(len({row < SIZES["a"] for batch in step for row in batch}) == 1 for step in steps)
+
+
 # ---- Passes that are broken off -----------------------------------------------------------------------------------------
 
 

@@ -52,6 +52,13 @@ def trained(folder: Path, mesh: Any, data_mesh: Any) -> list[float]:
     return norms
 
 
+def of_accelerate() -> Any:
+    """Return the mesh that accelerate makes, with a flattened dimension."""
+    from accelerate.parallelism_config import ParallelismConfig
+
+    return ParallelismConfig(dp_replicate_size=2, tp_size=2).build_device_mesh("cpu")
+
+
 def on_meshes(folder: Path) -> dict[str, Any]:
     model_parallel = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     hybrid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
@@ -69,6 +76,7 @@ def on_meshes(folder: Path) -> dict[str, Any]:
         ),
         "HSDP": trained(folder, hybrid, hybrid),
         "FSDP2 beside tensor parallelism": trained(folder, model_parallel["dp"], model_parallel["dp"]),
+        "dp of accelerate": keys(folder, mesh=of_accelerate()["dp"]),
         "whole mesh": refusal(lambda: batches(folder, mesh=model_parallel)),
     }
 

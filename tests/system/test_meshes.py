@@ -13,7 +13,7 @@ from helpers.torchrun import torchrun
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 ON_TWO = [
-    *("dp of dp x tp", "group of dp", "pairs of dp"),
+    *("dp of dp x tp", "group of dp", "pairs of dp", "dp of accelerate"),
     *("repeats, dp of dp x tp", "debiased, dp of dp x tp", "wrapped, dp of dp x tp"),
 ]
 
