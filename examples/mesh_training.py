@@ -61,7 +61,7 @@ def main(folder: Path, steps: int, tensor_parallel: int) -> None:
     for batch in equitar.Loader(batches):
         logits = model(torch.stack(batch["pixels"]))
         loss = nn.functional.cross_entropy(logits, torch.tensor(batch["cls"]))
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
         keys = " ".join(batch["__key__"])

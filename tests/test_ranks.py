@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import subprocess
 import sys
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pytest
 
-from equitar.ranks import Topology, consumer, detect_ranks, detect_workers
+from equitar.errors import PlanError
+from equitar.ranks import RankChoice, Topology, consumer, detect_ranks, detect_workers, rank_patience
 
 KNOWN: dict[str, tuple[dict[str, str], tuple[int, int]]] = {
     "a single process": ({}, (0, 1)),
@@ -83,6 +88,73 @@ def test_the_main_process_has_no_worker() -> None:
 
 def test_a_consumer_is_its_rank_and_worker() -> None:
     assert consumer(1, 2) == Topology(rank=1, world_size=2, worker=0, num_workers=0)
+
+
+@dataclass
+class Mesh:
+    """What is asked of a DeviceMesh."""
+
+    shape: tuple[int, ...]
+    mesh_dim_names: tuple[str, ...] | None
+    coordinate: list[int] | None
+
+    @property
+    def mesh(self) -> Any:
+        return np.arange(np.prod(self.shape)).reshape(self.shape)
+
+    def get_coordinate(self) -> list[int] | None:
+        return self.coordinate
+
+
+@pytest.mark.parametrize(
+    ("mesh", "expected"),
+    [
+        (Mesh((4,), ("dp",), [3]), (3, 4)),
+        (Mesh((4,), None, [0]), (0, 4)),
+        (Mesh((2, 3), ("dp_replicate", "dp_shard"), [1, 2]), (5, 6)),
+        (Mesh((2, 2, 2), ("dp_replicate", "dp_shard_mod_ep", "dp_shard_in_ep"), [1, 0, 1]), (5, 8)),
+    ],
+)
+def test_dimensions_of_a_mesh_are_flattened_row_by_row(mesh: Mesh, expected: tuple[int, int]) -> None:
+    choice = RankChoice.of(None, None, mesh)
+    assert choice.resolve() == expected
+    assert choice.members[expected[0]] == expected[0]
+    assert pickle.loads(pickle.dumps(choice)) == choice
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mesh": "dp"}, r"must be a torch DeviceMesh such as mesh\['dp'\]; got str"),
+        ({"mesh": Mesh((2, 2), None, [0, 0])}, "has 2 dimensions without names"),
+        ({"mesh": Mesh((2, 2), ("dp", "tp"), [0, 0])}, r"got \('dp', 'tp'\), with 'tp'"),
+        ({"mesh": Mesh((4,), ("dp_shard_cp",), [0])}, "with 'dp_shard_cp'"),
+        ({"mesh": Mesh((2,), ("dp",), None)}, r"must hold this process, but its ranks are \[0, 1\]"),
+        ({"mesh": Mesh((2,), ("dp",), [0]), "rank": 0, "world_size": 1}, "exclude each other; got rank and mesh"),
+        ({"mesh": Mesh((2,), ("dp",), [0]), "group": "dp"}, "exclude each other; got mesh and group"),
+        ({"group": "dp"}, "`group` must be a ProcessGroup of torch.distributed that holds this process; got str"),
+        ({"rank": 1}, "go together; got 1 and None"),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        RankChoice.of(**{"rank": None, "world_size": None, **arguments})
+
+
+@pytest.mark.parametrize(("text", "expected"), [("12.5", 12.5), ("0", 0.0)])
+def test_the_time_to_wait_for_other_ranks_can_be_set(
+    text: str, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rank_patience() == 300
+    monkeypatch.setenv("EQUITAR_RANKS_TIMEOUT", text)
+    assert rank_patience() == expected
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1", "inf", "nan"])
+def test_a_time_that_cannot_be_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EQUITAR_RANKS_TIMEOUT", text)
+    with pytest.raises(ValueError, match="EQUITAR_RANKS_TIMEOUT must be a number of seconds >= 0"):
+        rank_patience()
 
 
 def test_detecting_loads_no_torch() -> None:

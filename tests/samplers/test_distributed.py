@@ -30,14 +30,14 @@ from equitar.samplers.samplers import RepeatFactorSampler
 
 
 def shares(sampler: Any, world_size: int, *, epoch: int = 0, **how: Any) -> list[list[Any]]:
-    found = []
+    result = []
     for rank in range(world_size):
-        one: DistributedSamplerWrapper[Any] = DistributedSamplerWrapper(
+        wrapper: DistributedSamplerWrapper[Any] = DistributedSamplerWrapper(
             sampler, rank=rank, world_size=world_size, **how
         )
-        one.set_epoch(epoch)
-        found.append(list(one))
-    return found
+        wrapper.set_epoch(epoch)
+        result.append(list(wrapper))
+    return result
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_epochs_advance_by_themselves_and_broken_ones_begin_again() -> None:
     sampler = DistributedSamplerWrapper(RandomSampler(range(20)), rank=0, world_size=2)
     passes = [list(islice(sampler, 10)), list(islice(sampler, 4)), list(sampler), list(sampler)]
     assert passes[2][:4] == passes[1]
-    assert len({str(one) for one in (passes[0], passes[2], passes[3])}) == 3
+    assert len({str(drawn) for drawn in (passes[0], passes[2], passes[3])}) == 3
     sampler.set_epoch(0)
     assert list(sampler) == passes[0]
 
@@ -83,9 +83,9 @@ def test_epochs_advance_by_themselves_and_broken_ones_begin_again() -> None:
 @pytest.mark.parametrize("world_size", [1, 2, 4, 5])
 def test_a_run_goes_on_with_what_remained_on_any_number_of_ranks(world_size: int) -> None:
     data = RandomSampler(range(60))
-    one = DistributedSamplerWrapper(data, rank=1, world_size=4)
-    list(islice(one, 9))
-    state = pickle.loads(pickle.dumps(one.state_dict(5)))
+    stopped = DistributedSamplerWrapper(data, rank=1, world_size=4)
+    list(islice(stopped, 9))
+    state = pickle.loads(pickle.dumps(stopped.state_dict(5)))
     drawn = list(DistributedSamplerWrapper(data, rank=0, world_size=1))
     rest = []
     for rank in range(world_size):
@@ -118,7 +118,7 @@ def test_batches_are_shared_as_they_are() -> None:
     )
     loader: DataLoader[Any] = DataLoader(list(range(24)), batch_sampler=sampler, num_workers=2, persistent_workers=True)  # type: ignore[arg-type]
     epochs = [[batch.tolist() for batch in loader] for _ in range(2)]
-    assert [len(one) for one in epochs] == [4, 4]
+    assert [len(epoch) for epoch in epochs] == [4, 4]
     assert epochs[0] != epochs[1]
 
 

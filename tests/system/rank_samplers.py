@@ -63,10 +63,10 @@ def refusals() -> list[str]:
         equitar.RepeatFactorSampler({"a": 90 + distributed.get_rank()}, None),
         equitar.DebiasedBatchSampler({"a": 90}, batch_size=2, seed=distributed.get_rank()),
     ]
-    return [said_to(sampler) for sampler in others]
+    return [refusal(sampler) for sampler in others]
 
 
-def said_to(sampler: Sampler[Any]) -> str:
+def refusal(sampler: Sampler[Any]) -> str:
     try:
         list(sampler)
     except equitar.errors.PlanError as error:
@@ -76,19 +76,19 @@ def said_to(sampler: Sampler[Any]) -> str:
 
 def main() -> None:
     distributed.init_process_group("gloo")
-    found: dict[str, list[Any]] = {}
+    batches: dict[str, list[Any]] = {}
     for name, loader in loaders().items():
-        found[name] = []
+        batches[name] = []
         for _ in range(2):
             mine = [batch.tolist() for batch in loader]
             assert len(mine) == len(loader)
             everywhere: list[Any] = [None] * distributed.get_world_size()
             distributed.all_gather_object(everywhere, mine)
             let_collectives_end()  # the next loader forks
-            found[name].append(everywhere)
-    found["refusals"] = refusals()
+            batches[name].append(everywhere)
+    batches["refusals"] = refusals()
     if distributed.get_rank() == 0:
-        Path(sys.argv[1]).write_text(json.dumps(found))
+        Path(sys.argv[1]).write_text(json.dumps(batches))
     distributed.destroy_process_group()
 
 

@@ -20,8 +20,8 @@ FIRST_OF_LVIS, ROWS = 150, 211
 def run(world_size: int, path: Path) -> dict[str, Any]:
     ran = torchrun(Path(__file__).with_name("rank_samplers.py"), path, ranks=world_size)
     assert ran.returncode == 0, ran.stderr
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    written: dict[str, Any] = json.loads(path.read_text())
+    return written
 
 
 @pytest.fixture(scope="module", params=[2, 3])
@@ -83,6 +83,6 @@ def test_epochs_differ(epochs: dict[str, list[Ranks]]) -> None:
 
 
 def test_ranks_that_differ_are_told_so_and_do_not_hang(epochs: dict[str, Any]) -> None:
-    assert [said.split(";")[0] for said in epochs["refusals"]] == [
+    assert [refusal.split(";")[0] for refusal in epochs["refusals"]] == [
         f"all ranks must have the same {what}" for what in ("draw", "plan", "plan")
     ]
