@@ -50,6 +50,7 @@ from equitar.planning.repeat_factors import RepeatFactor, class_factors, count_c
 from equitar.planning.supply import Supply
 from equitar.presence import Presence
 from equitar.progress import Position
+from equitar.ranks import RankChoice
 from equitar.samplers.label_rows import collected
 from equitar.sidecars.sidecar import sidecar_of, write_sidecar
 from equitar.sidecars.summary import Summary, summary_of, write_summary
@@ -133,7 +134,7 @@ def order_of(sources: list[equitar.Source], case: Case, prepared: ResolvedReques
         )
     order = Request(
         sources=sources, recipe=recipe, batch_size=BATCH_SIZE, seed=0, shuffle=SHUFFLE, repeat=None, stages=(), collate_fn=None,
-        fields=None, copy=True, plan_workers=None, rank=case.ranks - 1, world_size=case.ranks, max_substitutes=0, handler=None,
+        fields=None, copy=True, plan_workers=None, ranks=RankChoice.of(case.ranks - 1, case.ranks), max_substitutes=0, handler=None,
         read_ahead=0, one_source=case.kind == "debiased",
     )  # fmt: skip
     if prepared is not None:

@@ -25,6 +25,7 @@ from equitar.planning.recipes import Debiased
 from equitar.planning.repeat_factors import ONE
 from equitar.planning.supply import Supply
 from equitar.progress import Position
+from equitar.ranks import RankChoice
 from equitar.sidecars.catalog import Catalog
 from measure import Book, parser_of, print_figures
 
@@ -83,10 +84,10 @@ def order_of(supplies: list[Supply]) -> Request:
     )
     order = Request(
         sources=(), recipe=recipe, batch_size=BATCH_SIZE, seed=0, shuffle=SHUFFLE, repeat=None, stages=(), collate_fn=None,
-        fields=None, copy=True, plan_workers=LANES, rank=RANKS - 1, world_size=RANKS, max_substitutes=0, handler=None,
+        fields=None, copy=True, plan_workers=LANES, ranks=RankChoice.of(RANKS - 1, RANKS), max_substitutes=0, handler=None,
         read_ahead=0, one_source=True,
     )  # fmt: skip
-    catalog = Catalog(sources=(), sidecars=(), summaries=())  # no shard is opened
+    catalog = Catalog(sources=(), sidecars=(), summaries=(), selections=())  # no shard is opened
     order.__dict__["resolved"] = ResolvedRequest(catalog, supplies, RANKS - 1, RANKS)
     return order
 

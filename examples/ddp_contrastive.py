@@ -25,6 +25,7 @@ import equitar
 from contrastive import prepare
 
 GLOBAL_BATCH = 64
+EPOCHS = 1
 
 
 class Gathered(torch.autograd.Function):
@@ -75,7 +76,7 @@ def sources_in(folder: Path) -> list[equitar.Source]:
 
 
 def train(folder: Path, steps: int, save_at: int | None, *, resume: bool) -> list[tuple[str, float]]:
-    """Train for an epoch, or what is left of it, and return source and loss of every step on this rank."""
+    """Train for an epoch, or the rest of it, and return source and loss of every step on this rank."""
     batches = equitar.debiased(
         sources_in(folder),
         batch_size=GLOBAL_BATCH // distributed.get_world_size(),  # of each rank
@@ -92,16 +93,17 @@ def train(folder: Path, steps: int, save_at: int | None, *, resume: bool) -> lis
         for name, saved in torch.load(checkpoint).items():
             state[name].load_state_dict(saved)
     came = []
-    for batch in loader:
-        letters = torch.stack(batch["letters"])
-        images, texts = model(torch.stack(batch["pixels"]), letters)
-        loss = contrastive_loss(images, texts, letters)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # averages the gradients over the ranks
-        optimizer.step()
-        came.append((batch["__source__"], loss.item()))
-        if batch["__step__"] + 1 == save_at and distributed.get_rank() == 0:
-            torch.save({name: one.state_dict() for name, one in state.items()}, checkpoint)
+    for _ in range(loader.epoch, EPOCHS):  # none, if the checkpoint was saved after the last step
+        for batch in loader:
+            letters = torch.stack(batch["letters"])
+            images, texts = model(torch.stack(batch["pixels"]), letters)
+            loss = contrastive_loss(images, texts, letters)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]  # averages the gradients over the ranks
+            optimizer.step()
+            came.append((batch["__source__"], loss.item()))
+            if batch["__step__"] + 1 == save_at and distributed.get_rank() == 0:
+                torch.save({name: part.state_dict() for name, part in state.items()}, checkpoint)
     return came
 
 
@@ -134,5 +136,5 @@ if __name__ == "__main__":
     parser.add_argument("folder", nargs="?", type=Path, default=Path("demo_out/shards"))
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--save-at", type=int, help="save a checkpoint after so many steps")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
     main(**vars(parser.parse_args()))

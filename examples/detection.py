@@ -101,7 +101,7 @@ def train(source: equitar.Source, repeat: float | None, epochs: int) -> tuple[Co
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     came: Counter[int] = Counter()
     losses = []
-    for _ in range(epochs):
+    for _ in range(loader.epoch, epochs):
         for samples in loader:
             targets = [sample["target"] for sample in samples]
             loss = model([sample["image"] for sample in samples], targets)

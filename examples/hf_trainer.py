@@ -94,7 +94,7 @@ def main(folder: Path, steps: int, stop_after: int, *, resume: bool) -> None:
         num_train_epochs=2,
         max_steps=stop_after,
         save_steps=2,
-        ignore_data_skip=True,  # the loader itself begins where the checkpoint was made
+        ignore_data_skip=True,  # the loader begins where the checkpoint was saved
         report_to=[],
         disable_tqdm=True,
         use_cpu=True,
@@ -120,7 +120,7 @@ if __name__ == "__main__":
     parser.add_argument("folder", nargs="?", type=Path, default=Path("demo_out/shards"))
     parser.add_argument("--steps", type=int, default=20, help="steps of an epoch")
     parser.add_argument("--stop-after", type=int, default=-1, help="stop after so many steps in all")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint")
     arguments = parser.parse_args()
     equitar.index(sources_in(arguments.folder), jobs=1, progress=False)
     main(**vars(arguments))

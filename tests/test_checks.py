@@ -13,6 +13,8 @@ import webdataset as wds
 import equitar
 from equitar.checks import check_integer, check_number
 from equitar.errors import PlanError, SourceError, StageError
+from equitar.loading.batches import Batches, execution_of
+from equitar.loading.request import Request
 from equitar.planning.plan import PlanSpec
 from equitar.planning.recipes import Mixed
 from equitar.planning.repeat_factors import RepeatFactor
@@ -33,7 +35,6 @@ SHARES = "`weights` must have one number for each of the sources a, b; "
         (3, SourceError, "`sources` must be a list of equitar.Source; got 3"),
         ([A, B, A], SourceError, "names of sources must be unique; two are called 'a'"),
         ([], PlanError, "`sources` must have at least one source; got none"),
-        (A, PlanError, "`sources` must be a list of sources; got the single source 'a'"),
     ],
 )
 @pytest.mark.parametrize("builder", [equitar.debiased, equitar.mixed, equitar.exact])
@@ -122,8 +123,12 @@ def test_a_loader_takes_whole_numbers(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize(("part", "parts"), [(0.5, 2), (0, 2.5), ("0", 2), (True, 2)])
 def test_parts_of_a_split_that_are_no_whole_numbers_are_refused(part: Any, parts: Any) -> None:
-    with pytest.raises(ValueError, match=r"`parts?` must be an int; got"):
+    with pytest.raises(ValueError, match=r"`parts?` must be an integer; got"):
         equitar.split(part, parts)
+
+
+def request_of(batches: Batches) -> Request:
+    return execution_of(batches).request
 
 
 @pytest.mark.parametrize("function", [int, np.int8, np.int64, np.uint16])
@@ -145,10 +150,10 @@ def test_integers_of_numpy_are_integers_and_look_the_same_in_a_plan(function: An
         rank=function(0),
         world_size=function(2),
     )
-    assert repr(batches.order.recipe) == repr(
-        equitar.debiased([A], batch_size=8, steps=4, accumulation_steps=2).order.recipe
+    assert repr(request_of(batches).recipe) == repr(
+        request_of(equitar.debiased([A], batch_size=8, steps=4, accumulation_steps=2)).recipe
     )
-    assert type(batches.order.batch_size) is type(batches.order.rank) is int
+    assert type(request_of(batches).batch_size) is type(request_of(batches).ranks.rank) is int
 
 
 @pytest.mark.parametrize("value", [np.float64(8), np.bool_(True), True, 8.0, "8", None, np.array([8])])
@@ -166,7 +171,7 @@ def test_numbers_of_numpy_become_plain_numbers(value: Any) -> None:
 def test_a_threshold_is_short_for_its_repeat_factor(repeat: Any) -> None:
     expected = equitar.RepeatFactor("median" if isinstance(repeat, str) else 0.5)
     assert repr(RepeatFactor.of(repeat)) == repr(expected)
-    assert repr(equitar.debiased([A], batch_size=4, repeat=repeat).order.repeat) == repr(expected)
+    assert repr(request_of(equitar.debiased([A], batch_size=4, repeat=repeat)).repeat) == repr(expected)
 
 
 ROWS = LabelRows.of_sets([[0]] * 99 + [[0, 1]])
@@ -202,4 +207,4 @@ def test_weights_are_checked_before_anything_is_read(weights: Any, message: str)
 def test_the_order_in_which_weights_are_written_is_lost_when_a_recipe_is_made() -> None:
     written, again = [{"b": np.float64(1), "a": 2}, {"a": 2, "b": 1.0}]
     first, second = (equitar.debiased([A, B], batch_size=4, steps=9, weights=weights) for weights in (written, again))
-    assert repr(first.order.recipe) == repr(second.order.recipe)
+    assert repr(request_of(first).recipe) == repr(request_of(second).recipe)

@@ -1,4 +1,4 @@
-"""Which rank this is: as each launcher says it, and an error where it contradicts itself."""
+"""Ranks: as each launcher, mesh or group says, and an error where they contradict themselves."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     ),
     "negative rank": ({"RANK": "-1", "WORLD_SIZE": "8"}, r"RANK must be in \[0, WORLD_SIZE\); got RANK=-1"),
     "no world": ({"RANK": "0", "WORLD_SIZE": "0"}, "got RANK=0, WORLD_SIZE=0"),
-    "rank without world": ({"RANK": "2"}, "RANK=2 needs a WORLD_SIZE; set it, or neither of both"),
-    "world without rank": ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2 needs a RANK; set it, or neither of both"),
+    "rank without world": ({"RANK": "2"}, "RANK=2 needs a WORLD_SIZE; set both or neither"),
+    "world without rank": ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2 needs a RANK; set both or neither"),
     "rank is no number": ({"RANK": "one", "WORLD_SIZE": "2"}, "RANK must be an integer; got 'one'"),
     "world is no number": ({"RANK": "0", "WORLD_SIZE": ""}, "WORLD_SIZE must be an integer; got ''"),
     "step too small": (
@@ -87,5 +87,5 @@ def test_a_consumer_is_its_rank_and_worker() -> None:
 
 def test_detecting_loads_no_torch() -> None:
     code = "import sys; from equitar.ranks import *; detect_ranks(); detect_workers(); print('torch' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "False\n"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"

@@ -20,6 +20,9 @@ All of them take one string, so that they can be pickled by workers.
 
 from __future__ import annotations
 
+_HAS_NOTES = hasattr(BaseException, "add_note")  # from Python 3.11 on
+_PREFIX = "equitar: error in "
+
 
 class EquitarError(Exception):
     """Base of all errors about input, files or processes. Each is also a ValueError or a RuntimeError."""
@@ -71,3 +74,22 @@ class WorkerError(EquitarError, RuntimeError):
 
 class StageError(EquitarError, RuntimeError):
     """A user's stage drops too much, reads ahead, or yields more than it received."""
+
+
+def blame(error: Exception, what: str) -> None:
+    """Say in the last line of an error's trace whose code failed, and on what; the first one to say so is right.
+
+    Type and arguments stay as they are. Before Python 3.11, which has no notes, the line is appended to the message.
+
+    Args:
+        error: An error of a user's code.
+        what: Whose code it is, and on what.
+    """
+    note = _PREFIX + what
+    notes: list[str] = getattr(error, "__notes__", [])
+    if any(earlier.startswith(_PREFIX) for earlier in notes):
+        return
+    error.__dict__["__notes__"] = [*notes, note]  # what `add_note` does
+    if not _HAS_NOTES:
+        first, *others = error.args or ("",)
+        error.args = (f"{first}\n{note}", *others)

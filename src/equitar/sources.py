@@ -66,33 +66,28 @@ def split(part: int, parts: int) -> Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """How requests to a store are retried when they fail.
+    """How requests to a store, and ``pipe:`` commands, are retried when they fail.
 
     Attributes:
-        tries: Consecutive requests without a new byte before giving up, >= 1.
+        patience: Seconds from the first failure of a request on, in which it is retried.
         first_wait: Seconds before the second request; doubled before each further one, up to `longest_wait`.
-        longest_wait: Maximum seconds between two requests.
+        longest_wait: Maximum seconds between two requests, unless a server asks for more by ``Retry-After``.
         stall: Seconds without a byte after which a request is given up.
-        limit: Seconds for one range in total.
         recheck: Seconds between checks whether a shard is unchanged, for stores whose responses do not tell.
     """
 
-    tries: int = 6
+    patience: float = 300.0
     first_wait: float = 0.25
     longest_wait: float = 8.0
     stall: float = 30.0
-    limit: float = 300.0
     recheck: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.tries < 1:
-            raise ValueError(f"`tries` must be >= 1; got {self.tries}")
-        for name in ("first_wait", "longest_wait", "recheck"):
+        for name in ("patience", "first_wait", "longest_wait", "recheck"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"`{name}` must be >= 0 seconds; got {getattr(self, name)}")
-        for name in ("stall", "limit"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"`{name}` must be > 0 seconds; got {getattr(self, name)}")
+        if not self.stall > 0:
+            raise ValueError(f"`stall` must be > 0 seconds; got {self.stall}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def run(*words: str) -> Result:
 
 
 def words_of(sources: Iterable[Source]) -> list[str]:
-    return [f"{one.name}={one.urls}" for one in sources]
+    return [f"{source.name}={source.urls}" for source in sources]
 
 
 class SharedPosition:
@@ -129,7 +129,7 @@ def test_dropped_samples_cost_time_and_are_no_samples(sources: list[Source]) -> 
     batches = equitar.debiased(sources, batch_size=4, stages=[Takes(clock, 1, drops="3")], rank=0, world_size=1)
     profile = profiled(batches, clock, steps=15)
     assert profile.samples.total() == 60
-    assert clock.now == sum(one.samples for one in profile.shards.values()) > 60
+    assert clock.now == sum(shard.samples for shard in profile.shards.values()) > 60
 
 
 def test_a_profile_emits_what_training_does(sources: list[Source]) -> None:
@@ -154,14 +154,14 @@ def test_a_stage_that_sleeps_is_found(sources: list[Source]) -> None:
             yield one
 
     batches = equitar.debiased(sources, batch_size=4, stages=[wds.decode(), slowly], rank=0, world_size=1)
-    told = equitar.bench(batches, samples=24, num_workers=0, seconds=100, progress=False)
-    for one in told.sources:
-        of = {part.name or part.kind: part.seconds for part in one.parts}
+    printed = equitar.bench(batches, samples=24, num_workers=0, seconds=100, progress=False)
+    for source in printed.sources:
+        of = {part.name or part.kind: part.seconds for part in source.parts}
         assert list(of) == ["open", "read", "decode", "slowly", "collate", "rest"]
         assert of["slowly"] >= 0.002
         assert max(of, key=lambda name: of[name]) == "slowly"
-        assert one.waited is None
-    assert told.busy is None
+        assert source.waited is None
+    assert printed.busy is None
 
 
 def test_a_slow_shard_comes_first(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,11 +174,11 @@ def test_a_slow_shard_comes_first(sources: list[Source], monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Reader, "read", slow)
     batches = equitar.debiased(sources, batch_size=4, rank=0, world_size=1)
-    found = profiled(batches, clock, steps=15).slowest()
-    assert (found[0].source, found[0].path, found[0].samples, found[0].seconds) == ("a", "001.tar", 12, 108)
-    assert [(one.seconds / one.samples) for one in found[1:]] == [1, 1, 1]
+    outcome = profiled(batches, clock, steps=15).slowest()
+    assert (outcome[0].source, outcome[0].path, outcome[0].samples, outcome[0].seconds) == ("a", "001.tar", 12, 108)
+    assert [(one.seconds / one.samples) for one in outcome[1:]] == [1, 1, 1]
     a_sample = len("text of a-0000") + len("0")  # the text and the class
-    assert {one.bytes / one.samples for one in found} == {a_sample}
+    assert {one.bytes / one.samples for one in outcome} == {a_sample}
 
 
 def test_webdataset_and_ours_give_the_same_samples_through_the_same_stages(sources: list[Source]) -> None:
@@ -191,8 +191,8 @@ def test_webdataset_and_ours_give_the_same_samples_through_the_same_stages(sourc
     assert all(isinstance(batch, tuple) and len(batch) == count for _, count, batch in plain)
 
     def fields(samples: Iterable[Any]) -> list[dict[str, Any]]:
-        told = [{name: one for name, one in sample.items() if name[:2] != "__"} for sample in samples]
-        return sorted(told, key=str)
+        printed = [{name: one for name, one in sample.items() if name[:2] != "__"} for sample in samples]
+        return sorted(printed, key=str)
 
     ours = [sample for batch in batches for sample in batch]
     assert fields(sample for _, _, batch in plain for sample in batch) == fields(ours)
@@ -201,12 +201,14 @@ def test_webdataset_and_ours_give_the_same_samples_through_the_same_stages(sourc
 
 
 def test_webdataset_reads_no_more_than_is_asked_for_and_selected(sources: list[Source]) -> None:
-    kept = [Source(name=one.name, urls=one.urls, root=one.root, keep=equitar.split(0, 2)) for one in sources]
+    kept = [
+        Source(name=source.name, urls=source.urls, root=source.root, keep=equitar.split(0, 2)) for source in sources
+    ]
     batches = equitar.mixed(kept, batch_size=4, fields=["cls"], rank=0, world_size=1)
     request = execution_of(batches).request
     for num_samples in ([100, 100], [3, 2]):
         parts = plain_sources(request, [[], []], num_samples, num_workers=0)
-        samples = [sample for one in parts for sample in one.samples(0, 0, staged=True)]
+        samples = [sample for part in parts for sample in part.samples(0, 0, staged=True)]
         assert all("cls" in sample and "txt" not in sample for sample in samples)
         keys = {sample["__key__"] for sample in samples}
         everything = {one["__key__"] for one in batches_of_one(kept)}
@@ -232,10 +234,10 @@ def test_damage_that_a_training_lives_with_does_not_end_a_benchmark(tmp_path: Pa
     shard = tmp_path / "a" / "000.tar"
     shard.write_bytes(shard.read_bytes()[:9000])
     batches = equitar.debiased([source], batch_size=4, handler="skip_sample", rank=0, world_size=1)
-    told = equitar.bench(batches, samples=40, num_workers=0, seconds=100, progress=False)
-    assert told.samples == 40
-    assert told.refused is None
-    assert not told.in_blocks
+    printed = equitar.bench(batches, samples=40, num_workers=0, seconds=100, progress=False)
+    assert printed.samples == 40
+    assert printed.refused is None
+    assert not printed.in_blocks
 
 
 def test_shards_that_webdataset_cannot_open_are_measured_without_it(tmp_path: Path) -> None:
@@ -243,7 +245,7 @@ def test_shards_that_webdataset_cannot_open_are_measured_without_it(tmp_path: Pa
     memory = fsspec.filesystem("memory")
     memory.put(str(tmp_path / "a"), "/bench", recursive=True)
     far = indexed(Source("a", "memory://bench/000.tar"))
-    told = equitar.bench(
+    printed = equitar.bench(
         equitar.debiased([far], batch_size=4, rank=0, world_size=1),
         samples=8,
         num_workers=0,
@@ -251,17 +253,17 @@ def test_shards_that_webdataset_cannot_open_are_measured_without_it(tmp_path: Pa
         progress=False,
     )
     memory.rm("/bench", recursive=True)
-    assert told.is_remote
-    assert told.refused is not None
-    assert "memory" in told.refused
-    assert [(one.name, one.ratio) for one in told.speeds] == [("equitar", None), ("equitar", None)]
+    assert printed.is_remote
+    assert printed.refused is not None
+    assert "memory" in printed.refused
+    assert [(speed.name, speed.ratio) for speed in printed.speeds] == [("equitar", None), ("equitar", None)]
     assert source.name == "a"
 
 
 def test_single_samples_are_measured_too(sources: list[Source]) -> None:
     batches = equitar.mixed(sources, rank=0, world_size=1)
-    told = equitar.bench(batches, samples=10, num_workers=0, seconds=100, progress=False)
-    assert (told.samples, told.batch_size) == (10, 1)
+    printed = equitar.bench(batches, samples=10, num_workers=0, seconds=100, progress=False)
+    assert (printed.samples, printed.batch_size) == (10, 1)
 
 
 def test_the_command_shows_tables_and_what_follows(sources: list[Source]) -> None:
@@ -278,27 +280,27 @@ def test_the_command_shows_tables_and_what_follows(sources: list[Source]) -> Non
 def test_a_training_is_measured_with_its_stages_and_workers_and_json_says_so(
     sources: list[Source], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed = ", ".join(f"equitar.Source({one.name!r}, {one.urls!r}, root={one.root!r})" for one in sources)
+    listed = ", ".join(f"equitar.Source({source.name!r}, {source.urls!r}, root={source.root!r})" for source in sources)
     (tmp_path / "bench_training.py").write_text(TRAINING.replace("SOURCES", f"[{listed}]"))
     monkeypatch.syspath_prepend(tmp_path)
     result = run("bench_training:batches", "--num-workers", "2", "--samples", "40", "--seconds", "100", "--json")
     sys.modules.pop("bench_training", None)
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    assert [(one["group"], one["name"]) for one in told["speeds"]] == [
+    printed = json.loads(result.stdout)
+    assert [(one["group"], one["name"]) for one in printed["speeds"]] == [
         *(("read", name) for name in ("webdataset", "equitar")),
         *(("batches", name) for name in ("webdataset", "equitar")),
         *(("workers", name) for name in ("webdataset", "equitar, pipe", "equitar, slots")),
     ]
-    assert all(one["median"] > 0 and one["ratio"] > 0 for one in told["speeds"])
-    assert [part["name"] for part in told["sources"][0]["parts"] if part["name"]] == [
+    assert all(one["median"] > 0 and one["ratio"] > 0 for one in printed["speeds"])
+    assert [part["name"] for part in printed["sources"][0]["parts"] if part["name"]] == [
         *("decode", "map(shout)"),
         "map(first)",
     ]
-    assert 0 < told["busy"] <= 1
-    assert 0 < told["receiving"] < 1
-    assert all(one["waited"] >= 0 for one in told["sources"])
-    assert told["conclusions"]
+    assert 0 < printed["busy"] <= 1
+    assert 0 < printed["receiving"] < 1
+    assert all(one["waited"] >= 0 for one in printed["sources"])
+    assert printed["conclusions"]
 
 
 def test_wrong_words_are_told_in_one_line(sources: list[Source], tmp_path: Path) -> None:

@@ -137,8 +137,8 @@ def test_every_csv_is_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setattr(sys, "argv", ["plots.py", str(tmp_path)])
     plots.main()
     assert (tmp_path / "bench_drawn.png").read_bytes().startswith(b"\x89PNG")
-    found = plots.read(tmp_path / "bench_drawn.csv")
-    assert found["samples/s"]["4 KB"] == {"wds": [1.0, 3.0, 2.0], "equitar": [1.0, 3.0, 2.0]}
+    result = plots.read(tmp_path / "bench_drawn.csv")
+    assert result["samples/s"]["4 KB"] == {"wds": [1.0, 3.0, 2.0], "equitar": [1.0, 3.0, 2.0]}
 
 
 def test_rounds_take_turns_and_the_first_is_not_counted() -> None:
@@ -149,9 +149,9 @@ def test_rounds_take_turns_and_the_first_is_not_counted() -> None:
         return 7
 
     runs = {name: partial(run, name) for name in ("a", "b")}
-    found = measure.alternate(runs, 2)
+    result = measure.alternate(runs, 2)
     assert ran == ["a", "b"] * 3
-    assert {name: [one.samples for one in took] for name, took in found.items()} == {"a": [7, 7], "b": [7, 7]}
+    assert {name: [one.samples for one in took] for name, took in result.items()} == {"a": [7, 7], "b": [7, 7]}
 
 
 def test_ratios_are_those_of_medians(capsys: pytest.CaptureFixture[str]) -> None:

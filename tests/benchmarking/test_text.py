@@ -33,11 +33,11 @@ def speed(group: Group, name: str, rate: float, ratio: float | None) -> Speed:
 
 
 def shards(*ms: float) -> tuple[ShardTime, ...]:
-    found = [
+    outcome = [
         ShardTime(source="a", path=f"{number}.tar", samples=10, bytes=10_000, seconds=one / 100)
         for number, one in enumerate(ms)
     ]
-    return tuple(sorted(found, key=lambda one: -one.seconds))
+    return tuple(sorted(outcome, key=lambda one: -one.seconds))
 
 
 def bench(
@@ -69,13 +69,13 @@ def bench(
     )
 
 
-def said(found: Bench) -> str:
-    return "\n".join(conclusions(found))
+def said(outcome: Bench) -> str:
+    return "\n".join(conclusions(outcome))
 
 
 def test_the_largest_part_is_named_with_its_share_and_reading_if_it_does_not_matter() -> None:
-    found = said(bench(source(read=0.1, decode=9.1, rest=0.8)))
-    assert "`decode` takes 91% of the time of a sample (9.1 ms of 10 ms); reading does not matter (1%)" in found
+    outcome = said(bench(source(read=0.1, decode=9.1, rest=0.8)))
+    assert "`decode` takes 91% of the time of a sample (9.1 ms of 10 ms); reading does not matter (1%)" in outcome
 
 
 def test_the_second_part_is_named_where_reading_matters() -> None:
@@ -85,43 +85,43 @@ def test_the_second_part_is_named_where_reading_matters() -> None:
 
 
 def test_of_remote_shards_it_is_said_that_each_read_waits() -> None:
-    found = replace(bench(source(read=9, decode=1)), is_remote=True)
+    outcome = replace(bench(source(read=9, decode=1)), is_remote=True)
     assert "reading takes 90% of the time of a sample (9 ms of 10 ms), as each read waits for its answer there" in (
-        said(found)
+        said(outcome)
     )
 
 
 def test_parts_are_weighed_by_the_samples_of_their_sources() -> None:
-    found = said(bench(source("a", samples=300, read=1, decode=1), source("b", samples=100, read=1, decode=5)))
-    assert "`decode` takes 67% of the time of a sample (2 ms of 3 ms)" in found
+    outcome = said(bench(source("a", samples=300, read=1, decode=1), source("b", samples=100, read=1, decode=5)))
+    assert "`decode` takes 67% of the time of a sample (2 ms of 3 ms)" in outcome
 
 
 def test_where_the_main_process_waits_workers_help_up_to_what_it_can_receive() -> None:
-    found = bench(busy=0.1, receiving=0.0002)  # 1 ms to make, 0.2 ms to receive
+    outcome = bench(busy=0.1, receiving=0.0002)  # 1 ms to make, 0.2 ms to receive
     assert (
         "Workers set the limit: with 2 workers the main process waits 90% of the time; more help, up to about 5."
-        in (said(found))
+        in (said(outcome))
     )
 
 
 def test_workers_are_bounded_by_cores() -> None:
     assert "more help, up to about 4." in said(bench(busy=0.1, receiving=0.0002, cores=4))
-    assert "up to about 5, where there are more cores than the 2 here" in said(
+    assert "up to about 5, on a machine with more cores than the 2 here" in said(
         bench(busy=0.1, receiving=0.0002, cores=2)
     )
 
 
 def test_where_the_main_process_is_busy_more_workers_do_not_help() -> None:
-    found = said(bench(busy=0.8, receiving=0.0004))
-    assert "The way from workers is the limit: the main process spends 80% of the time on receiving" in found
-    assert "more workers do not help" in found
+    outcome = said(bench(busy=0.8, receiving=0.0004))
+    assert "Transfer from workers is the limit: the main process spends 80% of the time receiving" in outcome
+    assert "more workers do not help" in outcome
 
 
 def test_workers_that_are_slower_than_one_process_are_told_of() -> None:
-    found = said(bench(busy=0.3, receiving=0.0004, alone=1000, through=500))
-    assert "One process alone is 2.0 times as fast as 2 workers: passing batches on is what costs" in found
+    outcome = said(bench(busy=0.3, receiving=0.0004, alone=1000, through=500))
+    assert "One process alone is 2.0 times as fast as 2 workers: the cost is passing batches on" in outcome
     starved = said(bench(busy=0.01, receiving=0.00001, alone=1000, through=500, cores=1))
-    assert "they do not get the cores they need (here are 1)" in starved
+    assert "they do not get the cores they need (this machine has 1)" in starved
 
 
 def test_nothing_is_said_of_workers_where_there_are_none() -> None:
@@ -130,19 +130,19 @@ def test_nothing_is_said_of_workers_where_there_are_none() -> None:
 
 @pytest.mark.parametrize(("first", "is_told"), [(4.0, True), (0.9, False), (0.0, False)])
 def test_a_slow_first_reading_is_told(first: float, is_told: bool) -> None:
-    found = said(bench(source(read=0.5, decode=0.5, first=first)))
-    assert ("From disk, the first time, reading takes 4 ms a sample, 8.0 times as long" in found) is is_told
+    outcome = said(bench(source(read=0.5, decode=0.5, first=first)))
+    assert ("From disk, in the first round, reading takes 4 ms a sample, 8.0 times as long" in outcome) is is_told
 
 
 def test_a_source_of_slow_samples_is_named() -> None:
-    found = bench(source("a", read=1), source("b", read=1, decode=3))
-    assert "A sample of b takes 4.0 times as long as one of a (4 ms)" in said(found)
+    outcome = bench(source("a", read=1), source("b", read=1, decode=3))
+    assert "A sample of b takes 4.0 times as long as one of a (4 ms)" in said(outcome)
     assert "A sample of" not in said(bench(source("a", read=1), source("b", read=1, decode=1)))
 
 
 def test_a_slow_shard_is_named_and_noise_is_not() -> None:
-    found = said(bench(of_shards=shards(1, 1, 20, 1, 8)))
-    assert "Shard 2.tar of a (and 1 more) takes 20 ms to read a sample, half of the 5 shards at most 1 ms" in found
+    outcome = said(bench(of_shards=shards(1, 1, 20, 1, 8)))
+    assert "Shard 2.tar of a (and 1 more) takes 20 ms to read a sample, half of the 5 shards at most 1 ms" in outcome
     assert "Shard" not in said(bench(of_shards=shards(0.01, 0.01, 0.2, 0.01)))  # 0.2 ms is no slow disk
     assert "Shard" not in said(bench(of_shards=shards(1, 20)))  # which of two is the odd one?
 
@@ -164,8 +164,8 @@ def test_columns_come_in_the_order_in_which_a_sample_meets_the_parts() -> None:
 
 
 def test_what_webdataset_refused_and_what_was_missed_is_shown() -> None:
-    found = replace(bench(), refused="ValueError: no", missed=("sbu",), in_blocks=True)
-    text = bench_text(found)
+    outcome = replace(bench(), refused="ValueError: no", missed=("sbu",), in_blocks=True)
+    text = bench_text(outcome)
     assert "webdataset cannot read these shards: ValueError: no" in text
     assert "not in these samples: sbu" in text
     assert "in blocks" in text

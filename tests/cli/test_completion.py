@@ -1,4 +1,4 @@
-"""What does a shell get that completes a command line?"""
+"""A shell completes commands, options and the files in SOURCE, as `_EQUITAR_COMPLETE` asks for it."""
 
 from __future__ import annotations
 
@@ -6,27 +6,31 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-
-from equitar.cli.app import main
 
 
-def completed(words: str, folder: Path) -> list[str]:
-    """Ask as bash asks: with the words in the environment."""
-    line = {"_EQUITAR_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+def ran(variables: Mapping[str, str], folder: Path) -> str:
+    """Return what `equitar` prints with these variables."""
     script = "from equitar.cli import main; main(prog_name='equitar', complete_var='_EQUITAR_COMPLETE')"
-    ran = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script],
-        env={**os.environ, **line},
+        env={**os.environ, **variables},
         cwd=folder,
         capture_output=True,
         text=True,
         check=True,
     )
-    return [one.partition(",")[2] for one in ran.stdout.splitlines() if one]
+    return process.stdout
+
+
+def completed(words: str, folder: Path) -> list[str]:
+    """Ask as bash asks: with the words in the environment."""
+    cursor = str(len(words.split(" ")) - 1)
+    printed = ran({"_EQUITAR_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": cursor}, folder)
+    return [line.partition(",")[2] for line in printed.splitlines() if line]
 
 
 @pytest.fixture
@@ -59,11 +63,6 @@ def test_a_source_completes_to_the_shards_that_are_there(folder: Path, begun: st
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not here")
-def test_what_is_printed_for_bash_is_bash() -> None:
-    printed = CliRunner().invoke(main, ["completion", "bash"])
-    assert printed.exit_code == 0
-    subprocess.run(["bash", "-n"], input=printed.output, text=True, check=True)
-
-
-def test_another_shell_is_a_wrong_command_line() -> None:
-    assert CliRunner().invoke(main, ["completion", "dos"]).exit_code == 2
+def test_the_script_for_bash_is_bash_and_there_is_no_command_for_it(folder: Path) -> None:
+    subprocess.run(["bash", "-n"], input=ran({"_EQUITAR_COMPLETE": "bash_source"}, folder), text=True, check=True)
+    assert completed("equitar comp", folder) == []

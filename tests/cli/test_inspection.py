@@ -83,13 +83,13 @@ def test_stats_shows_sources_and_the_classes_before_and_after(folder: Path, tmp_
 
 
 def test_stats_are_json_on_request(folder: Path) -> None:
-    told = json.loads(run("stats", *words_for(folder), "--repeat", "0.5", "--cap", "2", "--json").output)
-    assert told["repeat"] == "threshold 0.5, cap 2"
-    assert [(one["name"], one["samples"], one["copies"]) for one in told["sources"]] == [
+    printed = json.loads(run("stats", *words_for(folder), "--repeat", "0.5", "--cap", "2", "--json").output)
+    assert printed["repeat"] == "threshold 0.5, cap 2"
+    assert [(one["name"], one["samples"], one["copies"]) for one in printed["sources"]] == [
         ("cat", 30, 32),
         ("dog", 50, 50),
     ]
-    rarest = told["classes"][0]
+    rarest = printed["classes"][0]
     assert (rarest["name"], rarest["samples"], rarest["factor"], rarest["copies"]) == ("cat/1", 2, 2, 4)
 
 
@@ -97,7 +97,9 @@ def test_plan_shows_the_schedule_and_what_every_worker_reads(folder: Path) -> No
     result = run("plan", *words_for(folder), "--batch-size", "5", "--world-size", "2", "--num-workers", "2")
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
-    assert lines[0].startswith("epoch 0: 8 steps of 5 x 2 samples, 2 ranks x 2 workers, 2 lanes, seed 0, digest ")
+    assert lines[0].startswith(
+        "epoch 0: 8 steps of 5 x 2 samples, 2 ranks x 2 workers, 2 plan workers, seed 0, digest "
+    )
     assert lines[3].split() == ["cat", "3", "30", "37.5%", "1.000", "0", "1"]
     assert lines[4].split() == ["dog", "5", "50", "62.5%", "1.000", "0", "1"]
     assert "the same on all ranks: c = cat, d = dog" in lines[6]
@@ -128,8 +130,8 @@ def test_samples_of_the_plan_are_a_line_each_and_what_the_package_tells(folder: 
     ],
 )
 def test_shares_are_what_the_options_say(folder: Path, options: list[str], batches: dict[str, int | None]) -> None:
-    told = json.loads(run("plan", *words_for(folder), "--batch-size", "10", *options, "--json").output)
-    assert {one["name"]: one["batches"] for one in told["sources"]} == batches
+    printed = json.loads(run("plan", *words_for(folder), "--batch-size", "10", *options, "--json").output)
+    assert {one["name"]: one["batches"] for one in printed["sources"]} == batches
 
 
 @pytest.mark.parametrize("command", ["stats", "plan"])
@@ -179,17 +181,17 @@ def test_stats_of_a_training_are_those_of_its_plan(training: str) -> None:
         (["my_training:loader"], "got Loader from the call"),
         (["my_training:broken"], "'broken' of module 'my_training' must be callable without arguments"),
         (["my_training:Runs.val", "--steps", "3"], "`exact` goes through every sample once and takes no `steps`"),
-        (["my_training:batches", "--mixed"], "says itself what its batches are"),
-        (["my_training:batches", "cat=x.tar"], "stands alone"),
-        (["cat=x.tar"], "`--batch-size` is needed with SOURCEs"),
-        (["cat=x.tar", "--batch-size", "4", "--samples"], "`--samples` goes with `--json`"),
-        (["cat=x.tar", "--batch-size", "4", "--cap", "4"], "`--cap` goes with `--repeat`"),
+        (["my_training:batches", "--mixed"], "defines its own batches"),
+        (["my_training:batches", "cat=x.tar"], "give no other SOURCEs"),
+        (["cat=x.tar"], "SOURCEs need `--batch-size`"),
+        (["cat=x.tar", "--batch-size", "4", "--samples"], "`--samples` needs `--json`"),
+        (["cat=x.tar", "--batch-size", "4", "--cap", "4"], "`--cap` needs `--repeat`"),
         (["cat=x.tar", "--batch-size", "4", "--repeat", "often"], "must be a number in [0, 1] or median; got 'often'"),
         (["cat=x.tar", "--batch-size", "4", "--repeat", "2"], "must be a number in [0, 1] or median; got '2'"),
         (["cat=x.tar", "--batch-size", "4", "--repeat", "0.1", "--cap", "0"], "`--cap` must be a finite number >= 1"),
         (["cat=x.tar", "--batch-size", "4", "--temperature", "0"], "`--temperature` must be a finite number >= 1"),
         (["cat=x.tar", "--batch-size", "4", "--weights", "cat=a"], "must be name=number for each source"),
-        (["cat=x.tar", "--batch-size", "4", "--weights", "cat=1", "--temperature", "2"], "exclude each other"),
+        (["cat=x.tar", "--batch-size", "4", "--weights", "cat=1", "--temperature", "2"], "cannot be combined"),
         (["my_training"], "SOURCE must be name=urls or package.module:name; got 'my_training'"),
     ],
 )
@@ -240,8 +242,8 @@ def test_rows_that_count_are_chosen_by_a_word(
     (tmp_path / "bad.txt").write_text("a-0003\na-0044\n")
     monkeypatch.chdir(tmp_path)
     words = [f"a={source.urls}", "--root", str(source.root), "--keep", keep]
-    told = json.loads(CliRunner().invoke(main, ["stats", *words, "--json"]).output)
-    assert round(told["sources"][0]["copies"]) == samples
+    printed = json.loads(CliRunner().invoke(main, ["stats", *words, "--json"]).output)
+    assert round(printed["sources"][0]["copies"]) == samples
     plan = CliRunner().invoke(main, ["plan", *words, "--batch-size", "2", "--json"])
     assert json.loads(plan.output)["steps"] == samples // 2
 

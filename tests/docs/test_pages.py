@@ -17,6 +17,7 @@ PAGES = [
     "importers.md",
     "many-machines.md",
     "read-only.md",
+    "recipes/checkpoints.md",
     "recipes/iterations.md",
     "report.md",
     "sidecar-format.md",

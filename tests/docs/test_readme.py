@@ -1,4 +1,4 @@
-"""Does the code in the README run? On small shards, with small numbers in place of those of a real training."""
+"""Does the code in the README and in the API reference run? On small shards, with small numbers in place of real ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ import equitar
 from helpers.shards import third, write_tars
 
 CLASSES = ("person", "cat", "dog")
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+PAGES = (
+    "README.md",
+    "docs/api/stages.md",
+    "docs/api/samplers.md",
+)  # in this order: later blocks use names of earlier ones
 SMALL = {"10_000": "4", "256": "4", "batch_size=64": "batch_size=4", "num_workers=4": "num_workers=2", "[...]": "[]"}
 
 
@@ -31,7 +36,8 @@ def test_every_python_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "urls": ["lvis/000.tar", "lvis/001.tar"],
         "label_sets": [[number % 3] for number in range(50)],
     }
-    blocks = re.findall(r"^```python\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 4
     for block in blocks:
         code = re.sub(r"/data/(\w+)-\{0+\.\.\d+\}\.tar", r"\1/*.tar", block)
@@ -40,7 +46,7 @@ def test_every_python_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         if "Sampler" in code:  # there the same names are datasets with indices
             namespace.update({name: range(50) for name in ("cc3m", "sbu", "lvis")})
             namespace["any_sampler"] = namespace["any_sampler"] if "any_sampler" in namespace else _sampler()
-        exec(compile(code, "README.md", "exec"), namespace)
+        exec(compile(code, "a block", "exec"), namespace)
     for name in ("samples", "batched", "both", "val"):
         assert next(iter(namespace[name]))["__key__"]
 

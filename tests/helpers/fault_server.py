@@ -14,6 +14,7 @@ from typing import Any
 
 FAULTS = (
     "status 503",
+    "status 429",
     "reset",
     "stall",
     "short with length",
@@ -37,6 +38,7 @@ class Site:
         chooser: Which fault a GET of a path gets, by the number of the request; None is an honest answer.
         stall: Seconds that a stalled answer waits.
         has_ranges: Whether ranges are served.
+        retry_after: When a busy server wants to be asked again, as its header says it; empty for no header.
         url: Where it is served.
     """
 
@@ -44,6 +46,7 @@ class Site:
     chooser: Chooser = lambda path, number: None
     stall: float = 1.0
     has_ranges: bool = True
+    retry_after: str = ""
     url: str = ""
     etags: dict[str, str] = field(default_factory=dict)
     requests: Counter[str] = field(default_factory=Counter)
@@ -104,8 +107,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, fault: str | None, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         half = body[: len(body) // 2]
-        if fault == "status 503":
-            self._head(503, {"Content-Length": "0"})
+        if fault in ("status 503", "status 429"):
+            after = {"Retry-After": self.site.retry_after} if self.site.retry_after else {}
+            self._head(int(fault[-3:]), {"Content-Length": "0", **after})
         elif fault in ("page", "page without length"):
             length = {"Content-Length": str(len(PAGE))} if fault == "page" else {}
             self._head(200, {"Content-Type": "text/html", **length})

@@ -75,8 +75,10 @@ def run_page(page: Path) -> Iterator[Output]:
             if last_end >= 0 and not text[last_end : block.start()].removesuffix(_NUMBERS_VARY).strip():
                 yield Output(line, block.span("body"), block["body"], printed, numbers_vary)
         elif block["language"] == "console":
-            for one in _COMMAND.finditer(text, *block.span("body")):
-                yield Output(line, one.span("output"), one["output"], run_command(one["command"]), numbers_vary)
+            for command in _COMMAND.finditer(text, *block.span("body")):
+                yield Output(
+                    line, command.span("output"), command["output"], run_command(command["command"]), numbers_vary
+                )
         elif block["title"]:
             Path(block["title"]).write_text(block["body"], encoding="utf-8")
         elif block["file"] and not (FOLDER / block["file"]).exists():
@@ -84,7 +86,8 @@ def run_page(page: Path) -> Iterator[Output]:
         else:
             namespace["path"] = FOLDER / (block["file"] or "")
             code = block["hidden"] or block["body"]
-            printed = _executed(code, f"{page.name}:{line}", namespace, text[block.end() :].lstrip())
+            after = "" if block["hidden"] else text[block.end() :].lstrip()  # what readers do not see must not fail
+            printed = _executed(code, f"{page.name}:{line}", namespace, after)
             last_end = block.end()
 
 

@@ -15,6 +15,7 @@ import webdataset as wds
 
 import equitar
 from equitar.loading.batches import Batches, execution_of
+from equitar.ranks import RankChoice
 from equitar.sources import Sample, Source
 
 Labels = Callable[[int], int]
@@ -93,7 +94,7 @@ def sources_of(batches: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def as_rank(batches: Batches, rank: int, world_size: int, *, batch_size: int | None = None) -> Batches:
     """Return what another rank would have built."""
-    request = replace(execution_of(batches).request, rank=rank, world_size=world_size)
+    request = replace(execution_of(batches).request, ranks=RankChoice.of(rank, world_size))
     return Batches(request if batch_size is None else replace(request, batch_size=batch_size))
 
 

@@ -14,6 +14,7 @@ from equitar.cli.app import main
 from equitar.errors import LabelError, ShardError
 from equitar.indexing.index import check
 from equitar.indexing.source_job import SourceReport
+from equitar.sidecars.sidecar import read_sidecar
 from equitar.sidecars.summary import load_summary
 from equitar.sources import Source
 from helpers.labelled_shards import named_rows, rows, shard, sidecar_of, tar
@@ -86,6 +87,16 @@ def test_a_damaged_sidecar_of_a_changed_shard_is_made_as_the_others_are(tmp_path
     (tmp_path / "x-1.presence.npz").write_bytes(b"?")
     run(tmp_path)
     assert rows(sidecar_of(tmp_path / "x-1.tar")) == [[1]]
+
+
+def test_sidecars_that_move_to_a_folder_of_their_own_keep_labels(tmp_path: Path) -> None:
+    write(tmp_path, "0", "1")
+    run(tmp_path, labels="cls")
+    (report,) = equitar.index(
+        Source("s", f"{tmp_path}/*.tar", sidecars=str(tmp_path / "side")), jobs=1, progress=False
+    ).sources
+    assert report.written == 2
+    assert rows(read_sidecar(str(tmp_path / "side/x-1.presence.npz"), fix="")) == [[1]]
 
 
 def test_labels_from_a_file_stay_with_their_keys(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def with_extra() -> Callable[[bytes], Any]:
 @pytest.fixture(params=["without", "with", "like"])
 def extra(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Read by the standard library, by orjson, and by a reader that is as strict."""
-    readers = {"without": without_extra, "with": with_extra, "like": lambda: strict}
+    readers: dict[str, Callable[[], Any]] = {"without": without_extra, "with": with_extra, "like": lambda: strict}
     reader = readers[request.param]
     reader()
     monkeypatch.setattr(extractors, "_fast_loads", reader)

@@ -18,7 +18,7 @@ import torch
 import equitar
 from equitar.errors import PlanError
 from equitar.loading.batches import Batches
-from equitar.loading.state import State
+from equitar.loading.state import State, summaries_in
 from equitar.sources import Source
 from helpers.shards import (
     Drops,
@@ -95,6 +95,31 @@ def test_a_state_that_was_loaded_can_be_saved_before_a_batch_is_asked_for(source
     assert through_json(resumed(debiased(sources), state, 2).state_dict()) == through_json(state)
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_resumed_loop_trains_exactly_the_steps_that_are_left(num_workers: int, sources: list[Source]) -> None:
+    batches, epochs = debiased(sources, steps=3), 2
+    for steps in range(3 * epochs + 1):
+        loader = resumed(batches, stopped(batches, steps), num_workers)
+        assert (loader.epoch, loader.step) == divmod(steps, 3)
+        trained = [batch["__step__"] for _ in range(loader.epoch, epochs) for batch in loader]
+        assert trained == [step % 3 for step in range(steps, 3 * epochs)]
+        assert (loader.epoch, loader.step) == (epochs, 0)
+
+
+def test_a_loader_counts_epochs_and_steps_as_its_batches_are_used(sources: list[Source]) -> None:
+    loader = equitar.Loader(debiased(sources, steps=3))
+    counted = [(loader.epoch, loader.step) for _ in range(2) for _ in loader]
+    assert counted == [(0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0)]
+    loader.set_epoch(7)
+    assert (loader.epoch, loader.step) == (7, 0)
+
+
+def test_a_state_has_the_same_leaves_whatever_the_sources_are(sources: list[Source]) -> None:
+    states = [stopped(debiased(some), 3) for some in (sources, sources[:1])]
+    assert states[0].keys() == states[1].keys()
+    assert {type(value) for state in states for value in state.values()} == {int, str}
+
+
 def test_a_state_does_not_grow_with_steps_or_epochs(sources: list[Source]) -> None:
     batches = debiased(sources, steps=7)
     sizes = [len(json.dumps(stopped(batches, steps))) for steps in (0, 3, 7, 40)]
@@ -104,7 +129,7 @@ def test_a_state_does_not_grow_with_steps_or_epochs(sources: list[Source]) -> No
 
 def test_a_state_of_another_version_is_refused(sources: list[Source]) -> None:
     state = {**stopped(debiased(sources), 3), "version": 99}
-    with pytest.raises(PlanError, match="the state must have version 1; got 99"):
+    with pytest.raises(PlanError, match="the state must have version 2; got 99"):
         resumed(debiased(sources), state)
 
 
@@ -170,7 +195,7 @@ def test_within_an_epoch_a_run_goes_on_with_the_summary_that_its_state_names(
         indexed(source)
     loader = resumed(debiased([source], repeat=0.5), state, num_workers)
     assert [keys_of_batches(loader), keys_of_batches(loader)] == [rest[0][1:], rest[1]]
-    assert loader.state_dict()["summaries"] == state["summaries"]
+    assert summaries_in(loader.state_dict()) == summaries_in(state)
 
 
 def test_at_the_end_of_an_epoch_shards_that_joined_are_taken_in(
@@ -286,7 +311,10 @@ def test_a_source_that_joins_begins_at_its_start_and_others_go_on(
     of_c = [key for key in later if key.startswith("c")]
     assert len(of_c) == len(set(of_c)) == 40
     assert len({*earlier, *later}) == len(earlier) + len(later)
-    assert {place[0]: place[1:3] for place in loader.state_dict()["places"]} == {"a": (0, 80), "c": (0, 40)}
+    assert {place[0]: place[1:3] for place in json.loads(loader.state_dict()["details"])["positions"]} == {
+        "a": [0, 80],
+        "c": [0, 40],
+    }
 
 
 def test_a_run_that_changed_is_resumed_within_its_epoch(sources: list[Source]) -> None:

@@ -19,7 +19,7 @@ import webdataset as wds
 
 import equitar
 from equitar.loading.batches import Batches
-from equitar.loading.shared_slots import SLOT_BYTES, Full, Space, pack, unpack
+from equitar.loading.shared_slots import SLOT_BYTES, Full, SharedBuffers, Space, pack, unpack
 from helpers.shards import indexed, write_source
 
 VALUES: list[Any] = [
@@ -128,12 +128,36 @@ def large(samples: list[Any]) -> Any:
     return {"x": torch.ones(SLOT_BYTES // 4 + 1)} if "0001" in samples[0]["__key__"] else {"x": torch.ones(1)}
 
 
-def test_a_batch_that_does_not_fit_takes_the_pipe_and_is_counted(tmp_path: Path) -> None:
+def test_a_batch_above_256_mb_does_not_take_the_pipe(tmp_path: Path) -> None:
     source = write_source(tmp_path, "a", [4])
     stream = equitar.debiased([source], batch_size=1, shuffle=0, collate_fn=large, rank=0, world_size=1)
     loader = equitar.Loader(stream, num_workers=1)
     assert sorted(len(batch["x"]) for batch in loader) == [1, 1, 1, SLOT_BYTES // 4 + 1]
-    assert loader.counters()["piped"] == 1
+    assert loader.counters()["piped"] == 0
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_slots_grow_for_batches_of_any_size(views: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equitar.loading.shared_slots.SLOT_BYTES", 1 << 12)
+    batches = equitar.debiased([write_large(tmp_path, 40)], batch_size=4, plan_workers=2, rank=0, world_size=1)
+    loader = equitar.Loader(batches, num_workers=2, views=views)
+    for _ in range(2):
+        assert [plain(batch) for batch in loader] == [plain(batch) for batch in batches]
+        batches.set_epoch(loader.epoch)
+    assert loader.counters()["piped"] == 0
+
+
+def test_a_slot_that_cannot_be_mapped_names_the_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffers = SharedBuffers(1, 1)
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    sent = buffers.sent(0, iter([(None, {"x": torch.ones(1)})]))
+    buffers.free(0)  # maps the flags
+    monkeypatch.setattr("mmap.mmap", refused)
+    with pytest.raises(MemoryError, match=r"a slot of 268\.4 MB, which cannot be mapped .* set `slots=0`"):
+        next(sent)
 
 
 class Slow:

@@ -16,7 +16,7 @@ from hypothesis.strategies import SearchStrategy
 
 from equitar.errors import PlanError
 from equitar.planning.passes import PassPosition, PassStart
-from equitar.planning.plan import Agree, Plan, skipped_by
+from equitar.planning.plan import Plan, SameSourceAcross, skipped_by
 from equitar.planning.recipes import Debiased
 from equitar.planning.repeat_factors import ONE
 from equitar.planning.weights import BySamples, Passes, Weights, ZeroVL
@@ -265,7 +265,7 @@ class Change(NamedTuple):
 
 
 @st.composite
-def changed_runs(draw: st.DrawFn, kind: Kind, *, same_source_across: Agree = "world") -> list[Change]:
+def changed_runs(draw: st.DrawFn, kind: Kind, *, same_source_across: SameSourceAcross = "world") -> list[Change]:
     """Draw a run that continues again and again within an epoch, with whatever is another then."""
     first = draw(walking_cases(kind))
     new = draw(stocks("new", kinds=["once"], rows=(60, 250)))
@@ -379,7 +379,8 @@ def test_where_counting_would_take_long_the_sum_of_what_is_given_up_is_exact(
 @given(walking_cases(), st.integers(2, 4), st.floats(0, 1))
 def test_batches_that_are_handed_out_in_part_are_given_up_in_part(case: Case, held: int, share: float) -> None:
     assert case.steps is not None
-    recipe = replace(case.recipe(), accumulation_steps=held, steps=case.steps * held)
+    recipe: Any = case.recipe()
+    recipe = replace(recipe, accumulation_steps=held, steps=case.steps * held)
     whole = replace(case, batch_size=case.batch_size * held)
     assume(whole.is_feasible())
     plan, behind = recipe.plan(case.supplies(), case.spec(0)), plan_of(whole)

@@ -10,31 +10,32 @@ from typing import Any
 import numpy as np
 import pytest
 
+from equitar.planning.repeat_factors import IdOverlap
 from equitar.reporting.findings import findings_of
 from equitar.reporting.preview import Consumer, Preview, SourcePreview
-from equitar.reporting.report import Report, SourceRows
+from equitar.reporting.report import Report
 from equitar.reporting.stats import ClassStats, SourceStats, Stats
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "report.md"
 
 STATS = SourceStats(
-    name="cc3m", shards=20, samples=10_000, bytes=10**9, labels=10_000, classes=3, passes=1, copies=10_000, share_before=0.5, share_after=0.5,
+    name="cc3m", listed="cc3m-{0..19}.tar", summary="ab", shards=20, bytes=10**9, rows=10_000, samples=10_000, labels=10_000,
+    classes=3, unlabelled=0, pass_copies=10_000, passes=1, copies=10_000, share_before=0.5, share_after=0.5,
 )  # fmt: skip
 TAKEN = SourcePreview(name="cc3m", samples=9_984, batches=39, share=0.5, passes=0.998, remainder=16, most=1)
-ROWS = SourceRows(name="cc3m", shards="cc3m-{0..19}.tar", summary="ab", num_rows=10_000, copies=10_000, unlabelled=0)
 
 
 def report(
     *,
     source: dict[str, Any] | None = None,
     taken: dict[str, Any] | None = None,
-    rows: dict[str, Any] | None = None,
     plan: dict[str, Any] | None = None,
     samples: Sequence[int] = (200, 300, 500),
     factors: Sequence[float] | None = (1.2, 1, 1),
     copies: Sequence[float] | None = None,
     without_samples: int = 0,
     repeat: str | None = "threshold 0.1",
+    overlap: IdOverlap | None = None,
 ) -> Report:
     """Return an ordinary report of the sources sbu and cc3m, apart from what is given of cc3m, the plan and the classes."""
     counts = np.array(samples)
@@ -47,24 +48,26 @@ def report(
         without_samples=without_samples,
     )
     preview = Preview(
-        epoch=0, steps=78, batch_size=64, world_size=4, num_workers=2, lanes=2, seed=0, digest="cd",
+        epoch=0, steps=78, batch_size=64, world_size=4, num_workers=2, plan_workers=2, seed=0, digest="cd",
         sources=(replace(TAKEN, name="sbu"), replace(TAKEN, **(taken or {}))), schedule=None,
-        consumers=tuple(Consumer(one // 2, one % 2, 39, 5, 2496, 10**6) for one in range(8)), num_consumers=8, counted_steps=78,
+        consumers=tuple(Consumer(index // 2, index % 2, 39, 5, 2496, 10**6) for index in range(8)), num_consumers=8, counted_steps=78,
     )  # fmt: skip
     return Report(
         stats=Stats(
-            sources=(replace(STATS, name="sbu"), replace(STATS, **(source or {}))), classes=classes, repeat=repeat
+            sources=(replace(STATS, name="sbu"), replace(STATS, **(source or {}))),
+            classes=classes,
+            repeat=repeat,
+            id_overlap=overlap,
         ),
         plan=replace(preview, **(plan or {})),
-        rows=(replace(ROWS, name="sbu"), replace(ROWS, **(rows or {}))),
         label_numbers=np.array([0, 20_000]),
-        outlooks=(),
+        thresholds=(),
         arguments=(),
     )
 
 
 ODD = {
-    "never-drawn": (report(plan={"sources": (replace(TAKEN, name="sbu"),)}, rows={"copies": 200}), "problem", "has 200 samples"),
+    "never-drawn": (report(plan={"sources": (replace(TAKEN, name="sbu"),)}, source={"pass_copies": 200}), "problem", "has 200 samples"),
     "many-passes": (report(source={"passes": 100.0}), "problem", "cc3m is seen 100.0 times"),
     "part-of-a-pass": (report(source={"passes": 0.12}), "note", "goes through 12.0% of source cc3m"),
     "large-remainder": (report(taken={"remainder": 900}), "look", "9.0% of source cc3m"),
@@ -82,8 +85,9 @@ ODD = {
     "few-shards": (report(source={"shards": 3}), "note", "8 workers share the shards of cc3m (source cc3m has 3)"),
     "one-rank": (report(plan={"world_size": 1}), "note", "a single rank"),
     "no-plan": (replace(report(), plan=None), "note", "no batch size was given"),
-    "no-labels": (report(rows={"unlabelled": None}), "look", "1 of 2 sources were indexed without labels: cc3m"),
-    "samples-without-labels": (report(rows={"unlabelled": 500}), "look", "500 samples of cc3m have no label (5.0%)"),
+    "no-labels": (report(source={"labels": None}), "look", "1 of 2 sources were indexed without labels: cc3m"),
+    "samples-without-labels": (report(source={"unlabelled": 500}), "look", "500 samples of cc3m have no label (5.0%)"),
+    "ids-overlap": (report(overlap=IdOverlap(("cc3m", "sbu"), 1, 7)), "look", "id 7 is a different class in each of the sources"),
     "few-samples": (report(samples=(2, 300, 500)), "look", "1 of 3 classes have fewer than 10 samples: rare"),
     "empty-classes": (report(without_samples=7), "look", "7 classes of the vocabulary"),
     "long-tail": (
@@ -91,14 +95,14 @@ ODD = {
         "note",
         "class common has 500 times the samples of rare",
     ),
-    "much-longer": (report(rows={"copies": 40_000}), "look", "2.50 times as long: 50,000 samples in place of 20,000"),
-    "shifted-shares": (report(rows={"copies": 18_000}), "look", "share of source sbu from 50.0% to 35.7%"),
+    "much-longer": (report(source={"pass_copies": 40_000}), "look", "2.50 times as long: 50,000 samples instead of 20,000"),
+    "shifted-shares": (report(source={"pass_copies": 18_000}), "look", "share of source sbu from 50.0% to 35.7%"),
     "nothing-repeated": (report(factors=(1, 1, 1)), "problem", "the rarest, rare, has a frequency of 0.2"),
     "large-factors": (report(factors=(31.6, 1, 1)), "problem", "31.6 times, class rare with 200 samples"),
     "lifted-by-company": (
         report(copies=(240, 300, 1500)),
         "note",
-        "common comes 3.00 times as often without being repeated itself, as rare classes share its samples; so do 0 others",
+        "common is drawn 3.00 times as often without being repeated itself, as rare classes share its samples; so are 0 others",
     ),
 }  # fmt: skip
 
@@ -110,15 +114,15 @@ def test_an_ordinary_report_has_no_findings() -> None:
 @pytest.mark.parametrize("kind", ODD)
 def test_each_kind_is_found_with_its_number(kind: str) -> None:
     odd, level, words = ODD[kind]
-    (found,) = [one for one in findings_of(odd) if one.kind == kind][:1]
-    assert found.level == level
-    assert words in found.found
-    assert len(found.todo) > 20
+    (result,) = [one for one in findings_of(odd) if one.kind == kind][:1]
+    assert result.level == level
+    assert words in result.text
+    assert len(result.todo) > 20
 
 
 def test_the_worst_comes_first() -> None:
-    found = findings_of(report(source={"passes": 100.0, "shards": 3}, taken={"batches": 3}))
-    assert [one.level for one in found] == ["problem", "look", "note"]
+    result = findings_of(report(source={"passes": 100.0, "shards": 3}, taken={"batches": 3}))
+    assert [one.level for one in result] == ["problem", "look", "note"]
 
 
 @pytest.mark.parametrize(
@@ -134,8 +138,8 @@ def test_what_is_less_bad_is_to_be_looked_at(odd: Report, level: str) -> None:
 
 
 def test_what_passes_lift_is_not_blamed_on_company() -> None:
-    found = findings_of(report(copies=(240, 300, 1500), source={"passes": 3.0}))
-    assert "lifted-by-company" not in [one.kind for one in found]
+    result = findings_of(report(copies=(240, 300, 1500), source={"passes": 3.0}))
+    assert "lifted-by-company" not in [one.kind for one in result]
 
 
 def test_factors_of_a_function_are_not_judged() -> None:

@@ -45,7 +45,7 @@ def sources(tmp_path: Path) -> list[Source]:
     return [write_source(tmp_path, "a", [5, 1, 4]), names_source(tmp_path), bare]
 
 
-def told(sources: list[Source]) -> Iterator[tuple[Any, ...]]:
+def printed(sources: list[Source]) -> Iterator[tuple[Any, ...]]:
     """Yield what the sidecars say of each sample, in the order of the file."""
     for source in sorted(sources, key=lambda one: one.name):
         folder = Path(str(source.urls)).parent
@@ -61,7 +61,7 @@ def told(sources: list[Source]) -> Iterator[tuple[Any, ...]]:
                     entries = slice(sidecar.presence.indptr[row], sidecar.presence.indptr[row + 1])
                     labels = sidecar.presence.ids[entries].tolist()
                     counts = sidecar.presence.counts[entries].tolist()
-                    label_names = None if names is None else [names[one] for one in labels]
+                    label_names = None if names is None else [names[label] for label in labels]
                 sized = dict(zip(fields, sizes, strict=True))
                 yield source.name, tar.name, row, key, sum(sizes), sized, labels, counts, label_names
 
@@ -78,7 +78,7 @@ def plain(value: Any) -> Any:
 def test_duckdb_and_pandas_read_what_the_sidecars_say(sources: list[Source], tmp_path: Path) -> None:
     path = str(tmp_path / "presence.parquet")
     assert equitar.export(sources, path, progress=False) == 15
-    wanted = list(told(sources))
+    wanted = list(printed(sources))
     assert len(wanted) == 15
     assert asked(f"FROM '{path}'") == wanted
     frame = pd.read_parquet(path)
@@ -89,13 +89,13 @@ def test_duckdb_and_pandas_read_what_the_sidecars_say(sources: list[Source], tmp
 
 def test_repeat_factors_are_those_of_the_plan(sources: list[Source], tmp_path: Path) -> None:
     path = str(tmp_path / "presence.parquet")
-    labelled = [one for one in sources if one.name != "bare"]
+    labelled = [source for source in sources if source.name != "bare"]
     factor = equitar.RepeatFactor(0.5, cap=1.2)
     equitar.export(labelled, path, repeat=factor, progress=False)
-    found = asked(f"SELECT source, sum(repeat_factor), max(repeat_factor) FROM '{path}' GROUP BY 1 ORDER BY 1")
+    result = asked(f"SELECT source, sum(repeat_factor), max(repeat_factor) FROM '{path}' GROUP BY 1 ORDER BY 1")
     planned = equitar.stats(labelled, repeat=factor).sources
-    assert {name: total for name, total, _ in found} == pytest.approx({one.name: one.copies for one in planned})
-    assert max(row[2] for row in found) == pytest.approx(1.2, abs=1e-5)
+    assert {name: total for name, total, _ in result} == pytest.approx({one.name: one.copies for one in planned})
+    assert max(row[2] for row in result) == pytest.approx(1.2, abs=1e-5)
 
 
 def test_what_is_not_kept_has_factor_zero_with_repeats(sources: list[Source], tmp_path: Path) -> None:
@@ -129,10 +129,10 @@ def test_shards_are_gathered_into_groups_of_rows(
     monkeypatch.setattr("equitar.reporting.parquet._GROUP", 4)
     equitar.export(sources, str(tmp_path / "p.parquet"), progress=False)
     groups = parquet.ParquetFile(tmp_path / "p.parquet").metadata
-    sizes = [groups.row_group(one).num_rows for one in range(groups.num_row_groups)]
+    sizes = [groups.row_group(index).num_rows for index in range(groups.num_row_groups)]
     assert max(sizes) <= 4
     assert sum(sizes) == 15
-    assert asked(f"FROM '{tmp_path}/p.parquet'") == list(told(sources))
+    assert asked(f"FROM '{tmp_path}/p.parquet'") == list(printed(sources))
 
 
 def test_the_command_writes_the_file_and_says_how_many(sources: list[Source], tmp_path: Path) -> None:

@@ -64,19 +64,19 @@ def in_order(sources: Sequence[Source], **more: Any) -> Batches:
 
 def emitted(batches: Batches, num_workers: int) -> list[tuple[int, str, str, str, int]]:
     """Return (step, source, shard, key, copy) of every sample that a real loader gives."""
-    found = []
+    result = []
     loader = Loader(batches, num_workers=num_workers)
     for batch in loader:
         assert loader.last is not None
         url, key, copy = batch["__url__"], batch["__key__"], batch["__copy__"]
         for one_url, one_key, one_copy in zip(url, key, copy, strict=True):
             *_, name, shard = one_url.split("/")
-            found.append((loader.last.step, name, shard, one_key, one_copy))
-    return found
+            result.append((loader.last.step, name, shard, one_key, one_copy))
+    return result
 
 
-def told(found: Sequence[Emission], rank: int) -> list[tuple[int, str, str, str, int]]:
-    return [(one.step, one.source, one.shard, one.key, one.copy) for one in found if one.rank == rank]
+def printed(result: Sequence[Emission], rank: int) -> list[tuple[int, str, str, str, int]]:
+    return [(one.step, one.source, one.shard, one.key, one.copy) for one in result if one.rank == rank]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -85,10 +85,10 @@ def told(found: Sequence[Emission], rank: int) -> list[tuple[int, str, str, str,
 def test_what_is_told_is_what_every_rank_emits(
     sources: list[Source], build: Build, world_size: int, num_workers: int
 ) -> None:
-    found = list(emissions(build(sources, rank=0, world_size=world_size), num_workers=num_workers))
+    result = list(emissions(build(sources, rank=0, world_size=world_size), num_workers=num_workers))
     for rank in range(world_size):
         real = emitted(build(sources, rank=rank, world_size=world_size), num_workers)
-        assert told(found, rank) == real
+        assert printed(result, rank) == real
         assert len(real) >= 40
 
 
@@ -111,30 +111,33 @@ def test_what_stages_will_drop_is_told_as_planned(sources: list[Source]) -> None
 @pytest.mark.parametrize("build", [of_one_source, of_shares, of_ranks, in_order])
 def test_consumers_read_what_is_emitted_for_them(sources: list[Source], build: Build) -> None:
     batches = build(sources, rank=0, world_size=2)
-    found = plan(batches, num_workers=2)
+    result = plan(batches, num_workers=2)
     every = list(emissions(batches, num_workers=2))
-    sizes = {one.source.name: one for one in execution_of(batches).request.resolved.catalog.sidecars}
-    for one in found.consumers:
-        own = [each for each in every if (each.rank, each.worker) == (one.rank, one.worker)]
+    sizes = {
+        sidecars_of_source.source.name: sidecars_of_source
+        for sidecars_of_source in execution_of(batches).request.resolved.catalog.sidecars
+    }
+    for consumer in result.consumers:
+        own = [each for each in every if (each.rank, each.worker) == (consumer.rank, consumer.worker)]
         of_rows = [sizes[each.source](int(each.shard[0])).sizes[each.row] for each in own]
-        assert (one.samples, one.shards) == (len(own), len({(each.source, each.shard) for each in own}))
-        assert (one.steps, one.bytes) == (len({each.step for each in own}), sum(of_rows))
-    assert len(found.consumers) == found.num_consumers == 4
-    assert found.counted_steps == found.steps
+        assert (consumer.samples, consumer.shards) == (len(own), len({(each.source, each.shard) for each in own}))
+        assert (consumer.steps, consumer.bytes) == (len({each.step for each in own}), sum(of_rows))
+    assert len(result.consumers) == result.num_consumers == 4
+    assert result.counted_steps == result.steps
 
 
 def test_sources_and_schedule_are_what_is_emitted(sources: list[Source]) -> None:
     batches = of_one_source(sources, rank=0, world_size=2)
-    found, every = plan(batches), list(emissions(batches))
-    names = [one.name for one in found.sources]
-    assert found.schedule is not None
-    assert [names[one] for one in found.schedule[0]] == batches.sources(0)
-    assert {one.name: one.samples for one in found.sources} == Counter(one.source for one in every)
-    assert [one.batches for one in found.sources] == [one.samples // 8 for one in found.sources]
-    assert sum(one.share for one in found.sources) == pytest.approx(1)
+    result, every = plan(batches), list(emissions(batches))
+    names = [source.name for source in result.sources]
+    assert result.schedule is not None
+    assert [names[one] for one in result.schedule[0]] == batches.sources(0)
+    assert {source.name: source.samples for source in result.sources} == Counter(one.source for one in every)
+    assert [source.batches for source in result.sources] == [source.samples // 8 for source in result.sources]
+    assert sum(source.share for source in result.sources) == pytest.approx(1)
     copies = Counter((one.source, one.shard, one.row) for one in every)
-    for one in found.sources:
-        assert 1 < max(count for where, count in copies.items() if where[0] == one.name) <= one.most
+    for source in result.sources:
+        assert 1 < max(count for where, count in copies.items() if where[0] == source.name) <= source.most
 
 
 def test_every_rank_has_its_own_schedule_only_where_ranks_do_not_agree(sources: list[Source]) -> None:
@@ -155,16 +158,16 @@ def test_only_fields_that_are_read_have_bytes(sources: list[Source]) -> None:
 def test_of_many_consumers_the_first_are_counted(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_preview, "_MOST_CONSUMERS", 3)
     batches = debiased(sources, batch_size=1, rank=0, world_size=4)
-    found = plan(batches, num_workers=2)
-    assert [(one.rank, one.worker) for one in found.consumers] == [(0, 0), (0, 1), (1, 0)]
-    assert (found.num_consumers, found.counted_steps) == (8, found.steps)
+    result = plan(batches, num_workers=2)
+    assert [(consumer.rank, consumer.worker) for consumer in result.consumers] == [(0, 0), (0, 1), (1, 0)]
+    assert (result.num_consumers, result.counted_steps) == (8, result.steps)
 
 
 def test_of_a_long_epoch_the_first_steps_are_counted(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_preview, "_MOST_BATCHES", 4)
-    found = plan(debiased(sources, batch_size=2, rank=0, world_size=1), num_workers=2)
-    assert [(one.steps, one.samples) for one in found.consumers] == [(4, 8)]
-    assert found.counted_steps == 8 < found.steps
+    result = plan(debiased(sources, batch_size=2, rank=0, world_size=1), num_workers=2)
+    assert [(consumer.steps, consumer.samples) for consumer in result.consumers] == [(4, 8)]
+    assert result.counted_steps == 8 < result.steps
 
 
 def test_no_tar_is_opened(sources: list[Source], tmp_path: Path) -> None:

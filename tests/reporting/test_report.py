@@ -31,7 +31,7 @@ from helpers.odd_tars import END, member
 
 LONG = "a&amp;b' {{ 7*7 }} " + "long" * 50
 HOSTILE = ("<script>alert(1)</script>", LONG, "$x_{$", "日本", '"><img src=http://x/ onerror=alert(1)>', "dog")
-MADE = datetime(2026, 5, 1, tzinfo=timezone.utc)
+CREATED = datetime(2026, 5, 1, tzinfo=timezone.utc)
 ELEMENTS = re.findall(
     r"\w+",
     "html head meta title style body header main section footer nav h1 h2 p ul li a dl dt dd div span i data table caption "
@@ -54,20 +54,20 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        self.elements.append((tag, found))
+        actual = dict(attrs)
+        self.elements.append((tag, actual))
         if tag == "table":
-            self._rows = self.tables.setdefault(found.get("id") or "", [])
+            self._rows = self.tables.setdefault(actual.get("id") or "", [])
         elif tag == "tr":
             self._rows.append([])
         elif tag in ("th", "td"):
             self._rows[-1].append("")
             self._in_cell = True
         elif tag == "dd":
-            self._named = found.get("id") or ""
+            self._named = actual.get("id") or ""
         elif tag == "data":
             self._in_data = True
-            value = found["value"] or ""
+            value = actual["value"] or ""
             if self._named:
                 self.numbers[self._named] = value
             elif self._in_cell:
@@ -123,8 +123,10 @@ def planned(sources: Sequence[Source]) -> Batches:
     return debiased(sources, batch_size=4, repeat=0.2, seed=3, rank=0, world_size=2)
 
 
-def page(told: equitar.Batches | Sequence[Source], num_workers: int = 2) -> Page:
-    return Page(page_of(report_of(told, epoch=1, num_workers=num_workers), command="equitar report", made=MADE))
+def page(printed: equitar.Batches | Sequence[Source], num_workers: int = 2) -> Page:
+    return Page(
+        page_of(report_of(printed, epoch=1, num_workers=num_workers), command="equitar report", created=CREATED)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -135,21 +137,21 @@ def shown(sources: list[Source]) -> Page:
 
 def test_sources_are_those_of_stats_and_preview(sources: list[Source], shown: Page) -> None:
     batches = planned(sources)
-    found, planned_epoch = stats(batches), plan(batches, epoch=1, num_workers=2)
+    actual, planned_epoch = stats(batches), plan(batches, epoch=1, num_workers=2)
     table = "source-table"
     for name in ("shards", "samples", "bytes", "labels", "classes"):
-        assert shown.floats(table, name) == [getattr(one, name) for one in found.sources]
-    assert shown.column(table, "source") == [f"{one.name[0]}{one.name}" for one in found.sources]
-    assert shown.floats(table, "global batches") == [one.batches for one in planned_epoch.sources]
-    assert shown.floats(table, "emitted") == [one.samples for one in planned_epoch.sources]
-    assert shown.floats(table, "share of steps") == [one.share for one in planned_epoch.sources]
-    assert shown.floats(table, "passes") == [one.passes for one in planned_epoch.sources]
-    assert shown.floats(table, "remainder") == [one.remainder for one in planned_epoch.sources]
-    assert shown.floats(table, "most copies") == [one.most for one in planned_epoch.sources]
-    in_pass = [one.copies / one.passes for one in found.sources]
+        assert shown.floats(table, name) == [getattr(source, name) for source in actual.sources]
+    assert shown.column(table, "source") == [f"{source.name[0]}{source.name}" for source in actual.sources]
+    assert shown.floats(table, "global batches") == [source.batches for source in planned_epoch.sources]
+    assert shown.floats(table, "emitted") == [source.samples for source in planned_epoch.sources]
+    assert shown.floats(table, "share of steps") == [source.share for source in planned_epoch.sources]
+    assert shown.floats(table, "passes") == [source.passes for source in planned_epoch.sources]
+    assert shown.floats(table, "remainder") == [source.remainder for source in planned_epoch.sources]
+    assert shown.floats(table, "most copies") == [source.most for source in planned_epoch.sources]
+    in_pass = [source.copies / source.passes for source in actual.sources]
     assert shown.floats(table, "copies in a pass") == pytest.approx(in_pass)
     assert (int(shown.numbers["steps"]), int(shown.numbers["global-batch"])) == (planned_epoch.steps, 8)
-    assert int(shown.numbers["emitted"]) == sum(one.samples for one in planned_epoch.sources)
+    assert int(shown.numbers["emitted"]) == sum(source.samples for source in planned_epoch.sources)
     assert planned_epoch.digest in shown.text
 
 
@@ -170,16 +172,16 @@ def test_classes_are_those_of_stats(sources: list[Source], shown: Page) -> None:
 def test_readers_are_those_of_preview(sources: list[Source], shown: Page) -> None:
     planned_epoch = plan(planned(sources), epoch=1, num_workers=2)
     assert [[int(cell) for cell in row] for row in shown.tables["reader-table"][1:]] == [
-        [*one] for one in planned_epoch.consumers
+        [*consumer] for consumer in planned_epoch.consumers
     ]
     summary = {row[0]: [float(cell) for cell in row[1:]] for row in shown.tables["reader-summary"][1:]}
     for name, numbers in summary.items():
-        each = [getattr(one, name) for one in planned_epoch.consumers]
+        each = [getattr(consumer, name) for consumer in planned_epoch.consumers]
         assert numbers == [min(each), np.median(each), max(each)]
 
 
 def test_the_strip_is_the_schedule(sources: list[Source], shown: Page) -> None:
-    titles = [found["title"] for tag, found in shown.elements if tag == "i" and "title" in found]
+    titles = [actual["title"] for tag, actual in shown.elements if tag == "i" and "title" in actual]
     names = planned(sources).sources(1)
     assert names is not None
     assert titles == [f"step {step}: {name}" for step, name in enumerate(names)]
@@ -200,13 +202,15 @@ def test_thresholds_are_what_stats_and_plans_with_them_say(sources: list[Source]
         assert steps[at] == len(debiased(sources, batch_size=4, repeat=how, rank=0, world_size=2))
         assert shown.floats(table, "classes repeated")[at] == (classes.factors > 1).sum()
         assert shown.floats(table, "largest factor")[at] == classes.factors.max()
-    assert [one.is_chosen for one in report_of(planned(sources)).outlooks] == [word == "0.2" for word in thresholds]
+    assert [outcome.is_chosen for outcome in report_of(planned(sources)).thresholds] == [
+        word == "0.2" for word in thresholds
+    ]
 
 
 def test_names_are_text_whatever_they_hold(shown: Page) -> None:
     assert {tag for tag, _ in shown.elements} <= set(ELEMENTS)
     assert set(HOSTILE) == set(shown.column("rarest", "class"))
-    assert not [name for _, found in shown.elements for name in found if name.startswith("on")]
+    assert not [name for _, actual in shown.elements for name in actual if name.startswith("on")]
 
 
 def test_the_name_of_a_source_is_text_too(tmp_path: Path) -> None:
@@ -216,30 +220,33 @@ def test_the_name_of_a_source_is_text_too(tmp_path: Path) -> None:
     shown = page(debiased([source, write(tmp_path, "y", [[[0]] * 20])], batch_size=4, rank=0, world_size=1))
     assert "b" not in {tag for tag, _ in shown.elements}
     assert shown.column("source-table", "source") == [f'"{name}', "yy"]
-    assert {f"step {step}: {name}" for step in range(10)} & {found.get("title") for _, found in shown.elements}
+    assert {f"step {step}: {name}" for step in range(10)} & {actual.get("title") for _, actual in shown.elements}
 
 
 def test_the_page_names_nothing_to_load(shown: Page) -> None:
     loads = [
-        found[name] for _, found in shown.elements for name in ("src", "href", "xlink:href", "data") if name in found
+        actual[name] for _, actual in shown.elements for name in ("src", "href", "xlink:href", "data") if name in actual
     ]
     assert all(one is not None and one.startswith(("#", "data:image/png")) for one in loads)
-    ids = [found["id"] for _, found in shown.elements if "id" in found]
+    ids = [actual["id"] for _, actual in shown.elements if "id" in actual]
     assert len(ids) == len(set(ids))
     assert {one[1:] for one in loads if one and one.startswith("#")} <= set(ids)
-    policies = [found["content"] for _, found in shown.elements if found.get("http-equiv") == "Content-Security-Policy"]
+    policies = [
+        actual["content"] for _, actual in shown.elements if actual.get("http-equiv") == "Content-Security-Policy"
+    ]
     assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
 
 
 def test_the_same_report_is_the_same_page_and_needs_no_tar(sources: list[Source], tmp_path: Path) -> None:
-    whole = page_of(report_of(planned(sources)), command=None, made=MADE)
+    whole = page_of(report_of(planned(sources)), command=None, created=CREATED)
     for path in Path(str(sources[0].root)).iterdir():
         if path.suffix != ".tar":
             shutil.copy(path, tmp_path)
     moved = [
-        replace(one, root=str(tmp_path), urls=str(one.urls).replace(str(one.root), str(tmp_path))) for one in sources
+        replace(source, root=str(tmp_path), urls=str(source.urls).replace(str(source.root), str(tmp_path)))
+        for source in sources
     ]
-    away = page_of(report_of(planned(moved)), command=None, made=MADE)
+    away = page_of(report_of(planned(moved)), command=None, created=CREATED)
     assert away == whole.replace(str(sources[0].root), str(tmp_path))
 
 
@@ -268,10 +275,10 @@ def test_samples_without_any_label_have_a_page_without_curves(tmp_path: Path) ->
 
 def test_ranks_that_draw_apart_have_a_strip_each(sources: list[Source]) -> None:
     batches = debiased(sources, batch_size=2, same_source_across="rank", rank=0, world_size=6)
-    found = page(batches)
-    strips = [one.get("aria-label") for _, one in found.elements if one.get("class") == "strip"]
+    actual = page(batches)
+    strips = [element.get("aria-label") for _, element in actual.elements if element.get("class") == "strip"]
     assert strips == [f"Sources of the first {len(batches)} steps of rank {rank}" for rank in range(4)]
-    assert "on the first 4 of 6 ranks" in found.text
+    assert "on the first 4 of 6 ranks" in actual.text
 
 
 @pytest.mark.parametrize("build", [mixed, exact])
@@ -283,10 +290,10 @@ def test_other_batches_have_a_page_too(sources: list[Source], build: Callable[..
 
 
 def test_sources_alone_have_a_page_without_steps(sources: list[Source], tmp_path: Path) -> None:
-    found = equitar.report(sources, str(tmp_path / "report.html"), repeat=0.2)
+    actual = equitar.report(sources, str(tmp_path / "report.html"), repeat=0.2)
     shown = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert found.plan is None
-    assert float(shown.numbers["emitted"]) == pytest.approx(found.stats.copies)
+    assert actual.plan is None
+    assert float(shown.numbers["emitted"]) == pytest.approx(actual.stats.copies)
     assert "steps" not in shown.numbers
     assert "reader-table" not in shown.tables
 
@@ -295,18 +302,17 @@ def test_sources_alone_have_a_page_without_steps(sources: list[Source], tmp_path
 def test_pages_of_many_classes_and_sources_stay_small(sources: list[Source], num_classes: int) -> None:
     samples = np.arange(1, num_classes + 1) ** 2
     classes = ClassStats(
-        names=tuple(f"a name of usual length {one}" for one in range(num_classes)),
+        names=tuple(f"a name of usual length {label}" for label in range(num_classes)),
         samples=samples,
         frequency=samples / samples.sum(),
         factors=np.sqrt(samples.max() / samples),
         copies=np.asarray(samples * 1.7 + np.arange(num_classes) % 13, np.float64),
         without_samples=0,
     )
-    found = report_of(planned(sources))
-    many = [replace(one, name=f"source {at}") for at in range(25) for one in found.stats.sources]
-    rows = tuple(replace(found.rows[0], name=one.name) for one in many)
-    found = replace(found, plan=None, rows=rows, stats=replace(found.stats, classes=classes, sources=tuple(many)))
-    assert len(page_of(found, command=None, made=MADE).encode()) < 1_500_000
+    actual = report_of(planned(sources))
+    many = [replace(source, name=f"source {at}") for at in range(25) for source in actual.stats.sources]
+    actual = replace(actual, plan=None, stats=replace(actual.stats, classes=classes, sources=tuple(many)))
+    assert len(page_of(actual, command=None, created=CREATED).encode()) < 1_500_000
 
 
 def run(*words: str) -> Result:
@@ -315,7 +321,7 @@ def run(*words: str) -> Result:
 
 def test_the_command_writes_the_page_and_tells_the_findings(sources: list[Source], tmp_path: Path) -> None:
     output = str(tmp_path / "report.html")
-    words = [f"{one.name}={one.urls}" for one in sources]
+    words = [f"{source.name}={source.urls}" for source in sources]
     options = [
         "--root",
         str(sources[0].root),
@@ -341,16 +347,16 @@ def test_a_command_shows_no_secret(sources: list[Source], tmp_path: Path) -> Non
     from equitar.cli.inspection import _command
     from equitar.cli.plan_options import PlanOptions
 
-    told = _command(PlanOptions(), ["a=https://me:secret@host/x.tar?sig=abc"] * 9, None, None, "o.html")
-    assert told == "equitar report " + "a=https://host/x.tar " * 8 + "... -o o.html"
+    printed = _command(PlanOptions(), ["a=https://me:secret@host/x.tar?sig=abc"] * 9, None, None, "o.html")
+    assert printed == "equitar report " + "a=https://host/x.tar " * 8 + "... -o o.html"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["a=x.tar"], "Missing option '-o'"),
-        (["a=x.tar", "-o", "x.html", "--world-size", "2"], "`--world-size` goes with `--batch-size`"),
-        (["a=x.tar", "-o", "x.html", "--cap", "2"], "`--cap` goes with `--repeat`"),
+        (["a=x.tar", "-o", "x.html", "--world-size", "2"], "`--world-size` needs `--batch-size`"),
+        (["a=x.tar", "-o", "x.html", "--cap", "2"], "`--cap` needs `--repeat`"),
         (["a=x.tar", "-o", "x.html", "--batch-size", "2", "--weights", "x"], "must be name=number"),
         (["nothing", "-o", "x.html"], "must be name=urls"),
     ],
@@ -372,7 +378,7 @@ def test_a_report_without_its_libraries_says_what_to_install(monkeypatch: pytest
 def browser() -> Iterator[Browser]:
     """A Chromium of the system. In CI it must be there; on a desk the tests are skipped without."""
     path = next(
-        (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+        (actual for name in ("chromium", "chromium-browser", "google-chrome") if (actual := shutil.which(name))), None
     )
     if path is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(

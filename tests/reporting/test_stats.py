@@ -48,9 +48,9 @@ def source_of(
     return source
 
 
-def classes_of(found: Stats) -> ClassStats:
-    assert found.classes is not None
-    return found.classes
+def classes_of(result: Stats) -> ClassStats:
+    assert result.classes is not None
+    return result.classes
 
 
 def naive(shards: Shards, threshold: float, cap: float = np.inf) -> tuple[dict[int, int], dict[int, float], float]:
@@ -68,12 +68,12 @@ def naive(shards: Shards, threshold: float, cap: float = np.inf) -> tuple[dict[i
 def test_expected_copies_are_the_sum_of_the_factors_of_the_samples_with_a_class(
     tmp_path: Path, threshold: float, cap: float | None
 ) -> None:
-    found = stats([source_of(tmp_path, LONG_TAIL)], repeat=RepeatFactor(threshold, cap=cap))
+    result = stats([source_of(tmp_path, LONG_TAIL)], repeat=RepeatFactor(threshold, cap=cap))
     counts, copies, total = naive(LONG_TAIL, threshold, cap or np.inf)
-    classes = classes_of(found)
+    classes = classes_of(result)
     assert dict(zip(classes.names, classes.samples.tolist(), strict=True)) == {f"s/{c}": n for c, n in counts.items()}
     assert classes.copies == pytest.approx([copies[int(name[2:])] for name in classes.names], abs=1e-4)
-    assert found.copies == pytest.approx(total, abs=1e-4)
+    assert result.copies == pytest.approx(total, abs=1e-4)
 
 
 def test_classes_come_rarest_first_and_those_without_samples_are_a_number(tmp_path: Path) -> None:
@@ -109,10 +109,10 @@ def test_what_keep_leaves_out_counts_nowhere(tmp_path: Path) -> None:
     whole = source_of(tmp_path, LONG_TAIL)
     kept = Source("s", whole.urls, keep=without_the_first)
     counts, copies, total = naive([shard[1:] for shard in LONG_TAIL], 0.4)
-    found = stats([kept], repeat=0.4)
-    classes = classes_of(found)
-    assert found.samples == 7
-    assert found.copies == pytest.approx(total, abs=1e-4)
+    result = stats([kept], repeat=0.4)
+    classes = classes_of(result)
+    assert result.samples == 7
+    assert result.copies == pytest.approx(total, abs=1e-4)
     assert dict(zip(classes.names, classes.samples.tolist(), strict=True)) == {f"s/{c}": n for c, n in counts.items()}
     assert classes.copies == pytest.approx([copies[int(name[2:])] for name in classes.names], abs=1e-4)
 
@@ -120,41 +120,41 @@ def test_what_keep_leaves_out_counts_nowhere(tmp_path: Path) -> None:
 def test_shares_and_passes_of_batches_are_those_of_their_plan(tmp_path: Path) -> None:
     sources = [source_of(tmp_path, [[[0]] * 8], "a"), source_of(tmp_path, [[[0]] * 24], "b")]
     batches = debiased(sources, batch_size=4, weights=Passes({"a": 3, "b": 1}), rank=0, world_size=1)
-    found = stats(batches)
-    assert [(one.passes, one.copies) for one in found.sources] == [(3, 24), (1, 24)]
-    assert [(one.share_before, one.share_after) for one in found.sources] == [(0.25, 0.5), (0.75, 0.5)]
-    assert classes_of(found).copies.tolist() == [24, 24]
+    result = stats(batches)
+    assert [(source.passes, source.copies) for source in result.sources] == [(3, 24), (1, 24)]
+    assert [(source.share_before, source.share_after) for source in result.sources] == [(0.25, 0.5), (0.75, 0.5)]
+    assert classes_of(result).copies.tolist() == [24, 24]
 
 
 def test_a_function_of_repeats_has_no_factor_of_a_class(tmp_path: Path) -> None:
-    found = stats([source_of(tmp_path, LONG_TAIL)], repeat=lambda sidecar: np.full(sidecar.num_rows, 2.5))
-    assert classes_of(found).factors is None
-    assert found.copies == 25
-    assert found.repeat == "by a function"
-    assert "s/3" in stats_text(found, None)
+    result = stats([source_of(tmp_path, LONG_TAIL)], repeat=lambda sidecar: np.full(sidecar.num_rows, 2.5))
+    assert classes_of(result).factors is None
+    assert result.copies == 25
+    assert result.repeat == "by a function"
+    assert "s/3" in stats_text(result, None)
 
 
 def test_samples_that_repeats_drop_are_gone_and_medians_are_told(tmp_path: Path) -> None:
-    found = stats([source_of(tmp_path, LONG_TAIL)], repeat=RepeatFactor("median", empty="drop"))
-    assert found.samples == 9
-    assert found.repeat == "threshold median, samples without labels dropped"
-    assert found.copies > 9
+    result = stats([source_of(tmp_path, LONG_TAIL)], repeat=RepeatFactor("median", empty="drop"))
+    assert result.samples == 9
+    assert result.repeat == "threshold median, samples without labels dropped"
+    assert result.copies > 9
 
 
 def test_factors_below_one_are_told_too(tmp_path: Path) -> None:
     halved = RepeatFactor(heuristic=lambda frequency: frequency * 0 + 0.5)
-    found = stats([source_of(tmp_path, [[[0], [1]], [[0]]])], repeat=halved)
-    classes = classes_of(found)
+    result = stats([source_of(tmp_path, [[[0], [1]], [[0]]])], repeat=halved)
+    classes = classes_of(result)
     assert classes.factors is not None
     assert (classes.factors.tolist(), classes.copies.tolist()) == ([0.5, 0.5], [0.5, 1.0])
 
 
 def test_a_source_without_labels_has_samples_and_no_classes(tmp_path: Path) -> None:
     bare = source_of(tmp_path, [[[0], [1]]], "bare", labels=None)
-    found = stats([bare])
-    assert found.classes is None
-    assert (found.samples, found.sources[0].labels) == (2, None)
-    assert "indexed without labels" in stats_text(found, None)
+    result = stats([bare])
+    assert result.classes is None
+    assert (result.samples, result.sources[0].labels) == (2, None)
+    assert "indexed without labels" in stats_text(result, None)
     with pytest.raises(SidecarError, match="`repeat` needs labels but source 'bare' was indexed without"):
         stats([bare], repeat=0.1)
 
@@ -167,11 +167,11 @@ def test_without_repeats_no_sidecar_is_opened(tmp_path: Path) -> None:
 
 
 def test_json_and_text_name_the_same_numbers(tmp_path: Path) -> None:
-    found = stats([source_of(tmp_path, [[[one] for one in range(30) for _ in range(one + 1)]])], repeat=0.05)
-    told = json.loads(json.dumps(stats_json(found)))
-    assert [one["name"] for one in told["classes"]] == [f"s/{one}" for one in range(30)]
-    assert [one["samples"] for one in told["classes"]] == [*range(1, 31)]
-    text = stats_text(found, "there.png")
+    result = stats([source_of(tmp_path, [[[index] for index in range(30) for _ in range(index + 1)]])], repeat=0.05)
+    printed = json.loads(json.dumps(stats_json(result)))
+    assert [one["name"] for one in printed["classes"]] == [f"s/{index}" for index in range(30)]
+    assert [one["samples"] for one in printed["classes"]] == [*range(1, 31)]
+    text = stats_text(result, "there.png")
     for said in ("465 samples", "30 with samples", "rarest   1 samples (s/0)", "s/29", "...", "there.png"):
         assert said in text
     assert "s/15" not in text
@@ -179,10 +179,10 @@ def test_json_and_text_name_the_same_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("num_classes", [3, 1203])
 def test_a_plot_is_drawn_without_the_state_of_pyplot(tmp_path: Path, num_classes: int) -> None:
-    shards = [[[one] for one in range(num_classes)], [[0, 1], [1]]]
-    found = stats([source_of(tmp_path, shards, "a"), source_of(tmp_path, [[[0]]], "b")], repeat=0.5)
+    shards = [[[label] for label in range(num_classes)], [[0, 1], [1]]]
+    result = stats([source_of(tmp_path, shards, "a"), source_of(tmp_path, [[[0]]], "b")], repeat=0.5)
     before = {name for name in sys.modules if name == "matplotlib.pyplot"}
-    plot_stats(found, f"{tmp_path}/plot.png")
+    plot_stats(result, f"{tmp_path}/plot.png")
     assert (tmp_path / "plot.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert (tmp_path / "plot.png").stat().st_size > 10_000
     assert {name for name in sys.modules if name == "matplotlib.pyplot"} == before

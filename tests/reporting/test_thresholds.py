@@ -45,7 +45,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Source]:
 
 
 def selected(sources: Sequence[Source]) -> list[Source]:
-    return [replace(one, keep=halves) for one in sources]
+    return [replace(source, keep=halves) for source in sources]
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -68,17 +68,17 @@ def test_every_row_is_what_stats_and_plans_say_at_that_threshold(
 ) -> None:
     chosen = selected(sources) if keeps else sources
     batches = debiased(chosen, batch_size=1, repeat=how, rank=0, world_size=1)
-    rows = report_of(batches).outlooks
-    assert [one.name for one in rows if one.is_chosen] == ["median" if how.threshold == "median" else "0.3"]
+    rows = report_of(batches).thresholds
+    assert [row.name for row in rows if row.is_chosen] == ["median" if how.threshold == "median" else "0.3"]
     assert len(rows) >= 4
-    for one in rows:
-        then = replace(how, threshold="median" if one.name == "median" else float(one.name))
-        found = stats(chosen, repeat=then)
-        assert one.copies == pytest.approx(found.copies, abs=1e-4)
-        assert one.steps == len(debiased(chosen, batch_size=1, repeat=then, rank=0, world_size=1))
-        assert found.classes is not None
-        assert found.classes.factors is not None
-        assert (one.repeated, one.largest) == ((found.classes.factors > 1).sum(), found.classes.factors.max())
+    for row in rows:
+        then = replace(how, threshold="median" if row.name == "median" else float(row.name))
+        result = stats(chosen, repeat=then)
+        assert row.copies == pytest.approx(result.copies, abs=1e-4)
+        assert row.steps == len(debiased(chosen, batch_size=1, repeat=then, rank=0, world_size=1))
+        assert result.classes is not None
+        assert result.classes.factors is not None
+        assert (row.repeated, row.largest) == ((result.classes.factors > 1).sum(), result.classes.factors.max())
 
 
 def thrice(sidecar: Sidecar) -> list[float]:
@@ -87,50 +87,54 @@ def thrice(sidecar: Sidecar) -> list[float]:
 
 @pytest.mark.parametrize(("keep", "steps"), [(None, 4), (thrice, 8)])
 def test_a_threshold_that_cannot_be_planned_says_why(sources: list[Source], keep: Any, steps: int) -> None:
-    chosen = [replace(one, keep=keep) for one in sources]
+    chosen = [replace(source, keep=keep) for source in sources]
     rows = report_of(
         debiased(chosen, batch_size=2, weights={"left": 1, "right": 1}, steps=steps, rank=0, world_size=1)
-    ).outlooks
-    assert {one.problem is None for one in rows} == {True, False}
-    for one in rows:
-        how = RepeatFactor("median" if one.name == "median" else float(one.name))
+    ).thresholds
+    assert {row.problem is None for row in rows} == {True, False}
+    for row in rows:
+        how = RepeatFactor("median" if row.name == "median" else float(row.name))
         batches = debiased(
             chosen, batch_size=2, weights={"left": 1, "right": 1}, steps=steps, repeat=how, rank=0, world_size=1
         )
-        if one.problem is None:
-            assert one.steps == len(batches) == steps
+        if row.problem is None:
+            assert row.steps == len(batches) == steps
         else:
             with pytest.raises(PlanError) as raised:
                 len(batches)
-            assert (one.steps, one.problem) == (None, str(raised.value))
+            assert (row.steps, row.problem) == (None, str(raised.value))
 
 
 def test_the_value_of_a_median_is_shown_where_there_is_one(sources: list[Source]) -> None:
-    (shared,) = [one for one in report_of(sources).outlooks if one.name == "median"]
-    own = [one for one in report_of(sources, repeat=RepeatFactor("median", scope="source")).outlooks if one.is_chosen]
+    (shared,) = [outcome for outcome in report_of(sources).thresholds if outcome.name == "median"]
+    own = [
+        outcome
+        for outcome in report_of(sources, repeat=RepeatFactor("median", scope="source")).thresholds
+        if outcome.is_chosen
+    ]
     classes = stats(sources).classes
     assert classes is not None
     assert shared.threshold == np.median(classes.frequency)
-    assert [one.threshold for one in own] == [None]
+    assert [shard.threshold for shard in own] == [None]
 
 
 @pytest.mark.parametrize(
     "repeat", [None, RepeatFactor(heuristic=lambda f: f + 1), lambda sidecar: [2] * sidecar.num_rows]
 )
 def test_where_repeats_are_no_threshold_the_table_is_lvis(sources: list[Source], repeat: Repeat) -> None:
-    rows = report_of(sources, repeat=repeat).outlooks
-    assert [one.is_chosen for one in rows] == [repeat is None, *[False] * (len(rows) - 1)]
-    assert [one.copies for one in rows] == pytest.approx([stats(sources, repeat=one.threshold).copies for one in rows])
+    rows = report_of(sources, repeat=repeat).thresholds
+    assert [row.is_chosen for row in rows] == [repeat is None, *[False] * (len(rows) - 1)]
+    assert [row.copies for row in rows] == pytest.approx([stats(sources, repeat=row.threshold).copies for row in rows])
 
 
 def test_numbers_of_labels_are_those_of_kept_samples(sources: list[Source]) -> None:
     everything = [len(set(row)) for shards in (LEFT, RIGHT) for shard in shards for row in shard]
     kept = [len(set(row)) for shards in (LEFT, RIGHT) for shard in shards for at, row in enumerate(shard) if at % 3]
     for chosen, numbers in ((sources, everything), (selected(sources), kept)):
-        found = report_of(chosen)
-        assert found.label_numbers is not None
-        assert found.label_numbers.tolist() == np.bincount(numbers).tolist()
-        assert sum(one.unlabelled or 0 for one in found.rows) == numbers.count(0)
+        result = report_of(chosen)
+        assert result.label_numbers is not None
+        assert result.label_numbers.tolist() == np.bincount(numbers).tolist()
+        assert sum(source.unlabelled or 0 for source in result.stats.sources) == numbers.count(0)
 
 
 def test_thresholds_go_from_the_rarest_class_to_ten_times_the_median() -> None:

@@ -106,7 +106,7 @@ def test_what_is_no_label_is_named_with_its_row(wrong: Any) -> None:
 
 
 def test_a_label_outside_the_classes_is_an_error_with_its_row() -> None:
-    with pytest.raises(LabelError, match="label 7 of row 2 is none of the 2 classes"):
+    with pytest.raises(LabelError, match="label 7 of row 2 is not one of the 2 classes"):
         LabelRows.of_sets([[0], [], [1, 7]], classes=["cat", "dog"])
 
 

@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 import equitar
 from equitar.cli.app import main
 from equitar.errors import ShardError, SidecarError, SourceError
+from equitar.loading.state import summaries_in
 from equitar.sidecars.container import pack, unpack
 from equitar.sources import Source
 from helpers.shards import flat, indexed, keys_of, keys_of_batches, write_source, write_tars
@@ -29,8 +30,7 @@ def by_summary(source: Source, folder: Path, *, digest: str = "", **more: Any) -
 
 
 def digest_of(source: Source) -> str:
-    digests: dict[str, str] = equitar.debiased([source], batch_size=8).state_dict()["summaries"]
-    return digests["a"]
+    return summaries_in(equitar.debiased([source], batch_size=8).state_dict())["a"]
 
 
 def digest_of_newest(folder: Path) -> str:
@@ -180,7 +180,9 @@ def test_index_and_check_take_it(source: Source, tmp_path: Path) -> None:
 def test_a_wrong_root_is_told_when_a_shard_is_opened(source: Source, tmp_path: Path) -> None:
     wrong = by_summary(source, tmp_path / "a", root=str(tmp_path / "nowhere"))
     assert plan_of(wrong) == plan_of(source)  # planning needs no shards here
-    with pytest.raises(SourceError, match=r"nowhere/00.\.tar of source 'a' is missing .* by `root` \(`--root`\)$"):
+    with pytest.raises(
+        SourceError, match=r"nowhere/00.\.tar of source 'a' is missing .*set `root` \(`--root`\) to the folder"
+    ):
         keys_read(wrong)
     with pytest.raises(ShardError, match=r"expected below .*nowhere; pass their folder as `--root`"):
         equitar.index(wrong, labels="cls", jobs=1, progress=False, force=True)

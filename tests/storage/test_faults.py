@@ -19,7 +19,7 @@ from equitar.storage.files import exists
 from equitar.storage.remote import RemoteRanges
 from helpers.fault_server import FAULTS, Site, serving
 
-QUICK = Retries(tries=4, first_wait=0.005, longest_wait=0.02, stall=0.25, limit=5.0, recheck=0.0)
+QUICK = Retries(patience=0.5, first_wait=0.005, longest_wait=0.02, stall=0.25, recheck=0.0)
 RAW = random.Random(0).randbytes(200_000)
 PATH = "/a/x.tar"
 
@@ -60,10 +60,10 @@ def test_no_byte_is_lost_or_doubled_by_a_fault_that_passes(site: Site, fault: st
 def test_a_fault_that_stays_is_an_error_with_range_tries_and_cause(site: Site, fault: str) -> None:
     site.chooser = lambda path, number: fault
     with pytest.raises(
-        StorageError, match=r"a/x\.tar did not give bytes 100-199 in 4 tries and \d+\.\d s; the last failed with"
+        StorageError, match=r"a/x\.tar did not give bytes 100-199 in \d+ tries and \d+\.\d s; the last failed with"
     ):
         ranges_of(site).read(100, 100)
-    assert site.requests[PATH] == 4 or fault == "nothing"  # which the HTTP client itself tries twice
+    assert site.requests[PATH] > 4 or fault == "nothing"  # which the HTTP client itself tries twice
 
 
 def test_a_short_answer_is_resumed_from_where_it_stopped(site: Site) -> None:
@@ -74,7 +74,7 @@ def test_a_short_answer_is_resumed_from_where_it_stopped(site: Site) -> None:
 
 def test_a_stall_ends_at_the_limit_in_all(site: Site) -> None:
     site.chooser = lambda path, number: "stall"
-    retries = Retries(tries=100, first_wait=0.005, longest_wait=0.01, stall=0.1, limit=0.5)
+    retries = Retries(patience=0.5, first_wait=0.005, longest_wait=0.01, stall=0.1)
     with pytest.raises(StorageError, match="TimeoutError"):
         ranges_of(site, retries=retries).read(0, 150_000)
     site.over.set()
@@ -136,7 +136,7 @@ def size_at(url: str) -> int:
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_server_that_fails_to_tell_a_size_is_asked_again_and_its_file_is_not_called_missing(status: int) -> None:
-    with answering(status) as url, pytest.raises(StorageError, match=rf"its size in 4 tries .*{status}"):
+    with answering(status) as url, pytest.raises(StorageError, match=rf"its size in \d+ tries .*{status}"):
         size_at(url)
 
 
@@ -161,9 +161,9 @@ def test_a_server_that_is_not_there_has_no_missing_shards(tmp_path: Path) -> Non
     with answering(200) as url:
         pass
     gone = Source("s", url, sidecars=str(tmp_path), retries=QUICK)
-    with pytest.raises(StorageError, match=r"x\.tar did not give its size in 4 tries"):
+    with pytest.raises(StorageError, match=r"x\.tar did not give its size in \d+ tries"):
         size_at(url)
-    with pytest.raises(ShardError, match=r"x\.tar did not give .* in 4 tries"):
+    with pytest.raises(ShardError, match=r"x\.tar did not give .* in \d+ tries"):
         index(gone, missing_shards="skip", jobs=1, progress=False)
 
 

@@ -26,7 +26,7 @@ from helpers.fault_server import Chooser, Site, serving, site_of
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "importers"
 LARGE = 300_000
-QUICK = Retries(tries=6, first_wait=0.002, longest_wait=0.01, stall=0.5, limit=10.0, recheck=0.0)
+QUICK = Retries(patience=0.5, first_wait=0.002, longest_wait=0.01, stall=0.5, recheck=0.0)
 
 
 @pytest.fixture

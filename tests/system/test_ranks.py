@@ -134,12 +134,14 @@ def test_validation_gives_every_sample_once_over_all_ranks(workers: int, run: Ru
 
 
 def test_ranks_with_another_seed_are_refused_before_the_first_step(run: Run) -> None:
-    expected = "all ranks must have the same plan; rank 1 has another than rank 0: compare their sources"
+    expected = "all ranks must have the same plan; global rank 1 has seed 1, plan "
     assert all(rank["another seed"].startswith(expected) for rank in run.ranks)
 
 
 def test_ranks_in_another_epoch_are_refused_before_the_first_step(run: Run) -> None:
     assert all(
-        rank["another epoch"].startswith("all ranks must have the same position to begin at; rank 1 has another")
+        rank["another epoch"].startswith(
+            "all ranks must have the same plan; global rank 1 has epoch 1 where global rank 0 has epoch 0"
+        )
         for rank in run.ranks
     )

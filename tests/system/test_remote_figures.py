@@ -21,7 +21,7 @@ from equitar.sources import Retries, Source
 from helpers.fault_server import FAULTS, Site, serving, site_of
 from helpers.shards import as_rank, indexed, write_tars
 
-PATIENT = Retries(tries=12, first_wait=0.001, longest_wait=0.01, stall=0.15, limit=30.0)
+PATIENT = Retries(patience=30.0, first_wait=0.001, longest_wait=0.01, stall=0.15)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from equitar.sources import Retries, Source
 from helpers.fault_server import FAULTS, Site, serving, site_of
 from helpers.shards import flat, indexed, keys_of, over_ranks, write_tars
 
-QUICK = Retries(tries=6, first_wait=0.002, longest_wait=0.01, stall=0.15, limit=10.0, recheck=0.0)
+QUICK = Retries(patience=0.5, first_wait=0.002, longest_wait=0.01, stall=0.15, recheck=0.0)
 SIZES = (30, 30, 30)
 
 
@@ -142,7 +142,7 @@ def test_a_changed_shard_says_which_and_how_to_mend_it(site: Site) -> None:
 
 def test_a_server_that_fails_for_good_loses_samples_under_a_policy(site: Site) -> None:
     site.chooser = lambda path, number: "status 503" if path == "/s/001.tar" else None
-    retries = Retries(tries=2, first_wait=0.001, longest_wait=0.001, stall=0.2, limit=1.0)
+    retries = Retries(patience=0.5, first_wait=0.001, longest_wait=0.001, stall=0.2)
     source = replace(source_at(site), retries=retries)
     with pytest.raises(StorageError, match=r"/s/001\.tar did not give bytes \d+-\d+ in 2 tries .* status 503"):
         list(batches_of(source))

@@ -21,7 +21,7 @@ from equitar.loading.batches import execution_of
 from equitar.sources import Cache, Retries, Source
 from helpers.shards import flat, indexed, keys_of, write_tars
 
-QUICK = Retries(tries=3, first_wait=0.01, longest_wait=0.02, stall=5.0, limit=10.0, recheck=0.0)
+QUICK = Retries(patience=0.5, first_wait=0.01, longest_wait=0.02, stall=5.0, recheck=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -259,7 +259,7 @@ def test_a_store_that_is_away_is_an_error(s3: Source, tmp_path: Path) -> None:
         **(s3.storage_options or {}),
         "client_kwargs": {"endpoint_url": "http://127.0.0.1:9", "region_name": "us-east-1"},
     }
-    away = Source("s", s3.urls, storage_options=options, retries=Retries(tries=1, stall=0.5, limit=1.0))
+    away = Source("s", s3.urls, storage_options=options, retries=Retries(patience=0.5, stall=0.5))
     from equitar.reading.reader import Reader, open_shards
     from equitar.sidecars.catalog import catalog_of
 

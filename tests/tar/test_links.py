@@ -201,19 +201,39 @@ def test_a_tar_of_hidden_members_alone_has_no_samples(tmp_path: Path) -> None:
     assert (table.keys, by_stream(tmp_path / "x.tar")) == ([], {})
 
 
-def both(folder: Path, raw: bytes) -> tuple[object, object]:
-    """Return what the index and the stream say of a shard: the samples, or the error."""
+EMPTY_PATH = pax({"path": ""}, kind=b"g")
+WITHOUT_SAMPLES = {
+    "a global header and an empty path": EMPTY_PATH + member("h.jpg", b"1") + END,
+    "a global header and an empty path, without an end": EMPTY_PATH + member("h.jpg", b"1"),
+    "a gzip of nothing": gzip.compress(b""),
+    "a gzip of a gzip": gzip.compress(gzip.compress(b"")),
+    "a gzip of a block": gzip.compress(bytes(BLOCK)),
+    "a zero block": bytes(BLOCK),
+    "a global header": pax({"comment": "c"}, kind=b"g"),
+    "a folder": folder("d/"),
+    "a symbolic link": link("a.jpg", "b", b"2"),
+    "no name": member("", b"1") + END,
+    "less than a block": bytes(100),
+    "nothing": b"",
+}
 
-    def seen(read: Callable[[], Samples]) -> object:
+
+@pytest.mark.parametrize("regroup", [False, True])
+@pytest.mark.parametrize("form", WITHOUT_SAMPLES)
+def test_index_and_stream_agree_on_a_shard_without_samples(tmp_path: Path, form: str, regroup: bool) -> None:
+    def seen(read: Callable[[], int]) -> int | str:
         try:
             return read()
         except ShardError as error:
-            return str(error)
+            return str(error).removeprefix("1 error in 1 shard: ")
 
-    path = write(folder, raw)
-    return seen(lambda: dict(zip((table := table_of(path)).keys, table.contents, strict=True))), seen(
-        lambda: by_stream(path)
-    )
+    path = write(tmp_path, WITHOUT_SAMPLES[form])
+    source = equitar.Source("s", str(path))
+    streamed = seen(lambda: len(by_stream(path)))
+    indexed = seen(lambda: equitar.index(source, regroup=regroup, jobs=1, progress=False).sources[0].samples)
+    assert indexed == streamed
+    assert streamed == 0 or form in ("nothing", "less than a block", "a gzip of a gzip")
+    assert streamed != 0 or equitar.check(source, jobs=1, progress=False) == []
 
 
 def test_the_walk_of_a_file_that_cannot_seek_refuses_links_it_cannot_follow() -> None:

@@ -1,7 +1,7 @@
-"""How fast are a user's own shards, and where does the time go? All contenders run in turn, in one run, several times.
+"""Benchmark of a user's own shards beside plain webdataset: all contenders run in turn, several times.
 
-First the batches are executed once with a stopwatch, as far as there is time for: that says how many steps everybody runs. In the
-first round the page cache is emptied of the shards before each run, so it shows the disk; in the others they are in memory.
+First the batches are executed once with a stopwatch, for as many steps as there is time for: all contenders run these steps. In
+the first round the page cache is emptied of the shards before each run, so it shows the disk; later they are in memory.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from equitar.loading.collate import columns
 from equitar.reading.reader import open_shards
 
 _MOST_ROUNDS = 7  # after the first one
-_RUNS = 24  # about how many runs the time is shared by
+_RUNS = 24  # about how many runs share the time
 _BAR = "{desc:26}|{bar}| {elapsed} of about {total:.0f} s"
-_PLAIN_FAILS = (OSError, ValueError, RuntimeError, tarfile.TarError)  # what webdataset raises at what it cannot read
+_PLAIN_FAILS = (OSError, ValueError, RuntimeError, tarfile.TarError)  # what webdataset raises if it cannot read
 
 
 def bench(
@@ -39,7 +39,7 @@ def bench(
     seconds: float = 20.0,
     progress: bool = True,
 ) -> Bench:
-    """Return how fast batches come beside plain webdataset over the same shards, and where the time goes.
+    """Return how fast batches are beside plain webdataset over the same shards, and where the time goes.
 
     Args:
         batches: From `debiased`, `mixed` or `exact`; their stages are applied in both.
@@ -71,7 +71,7 @@ def bench(
             batches,
             plan,
             epoch,
-            is_enough=lambda one: one.steps >= (steps if time.perf_counter() < until else least),
+            is_enough=lambda profile: profile.steps >= (steps if time.perf_counter() < until else least),
         )
         race = _Race(Workload(batches, plan, first.steps, epoch=epoch, num_workers=num_workers), bar)
         race.round(cold=True)
@@ -83,7 +83,7 @@ def bench(
             _show(bar, "parts")
             profile_into(warm, batches, plan, epoch, is_enough=_reached(rounds * first.steps))
             each = time.perf_counter() - started
-    return _told(batches, num_workers, first, warm, race)
+    return _result(batches, num_workers, first, warm, race)
 
 
 def _show(bar: tqdm[Any], what: str) -> None:
@@ -98,11 +98,11 @@ def _steps(batches: Batches, samples: int, most: int) -> int:
 
 
 def _reached(steps: int) -> Callable[[Profile], bool]:
-    return lambda one: one.steps >= steps
+    return lambda profile: profile.steps >= steps
 
 
 class _Race:
-    """All contenders, and what came of their runs."""
+    """All contenders, and the results of their runs."""
 
     def __init__(self, work: Workload, bar: tqdm[Any]) -> None:
         self.work, self._bar = work, bar
@@ -111,38 +111,40 @@ class _Race:
         self.refused: str | None = None
 
     def round(self, *, cold: bool) -> None:
-        """Let each contender run once."""
-        for one in self.contenders:
-            _show(self._bar, f"{one.group}: {one.name}")
+        """Run each contender once."""
+        for contender in self.contenders:
+            _show(self._bar, f"{contender.group}: {contender.name}")
             if cold:
                 self.work.forget_pages()
             begin = time.perf_counter()
-            counts = self._counts(one)
+            counts = self._counts(contender)
             if counts is not None:
-                self.runs.setdefault((one.group, one.name), []).append((counts, time.perf_counter() - begin))
+                self.runs.setdefault((contender.group, contender.name), []).append(
+                    (counts, time.perf_counter() - begin)
+                )
         if cold:
             self.work.waiting = Waiting()  # workers started in this round
 
-    def _counts(self, one: Contender) -> Mapping[str, int] | None:
-        if not one.is_plain:
-            return one.run()
+    def _counts(self, contender: Contender) -> Mapping[str, int] | None:
+        if not contender.is_plain:
+            return contender.run()
         if self.refused is not None:
             return None
         try:
-            return one.run()
-        except _PLAIN_FAILS as error:  # ours has run already: it is webdataset that cannot read these shards
+            return contender.run()
+        except _PLAIN_FAILS as error:  # equitar has run already: only webdataset cannot read these shards
             self.refused = f"{type(error).__name__}: {error}".splitlines()[0]
             return None
 
 
-def _told(batches: Batches, num_workers: int, first: Profile, warm: Profile, race: _Race) -> Bench:
+def _result(batches: Batches, num_workers: int, first: Profile, warm: Profile, race: _Race) -> Bench:
     request = execution_of(batches).request
     catalog = request.resolved.catalog
-    names = [one.name for one in catalog.sources]
+    names = [source.name for source in catalog.sources]
     mean = {name: warm.bytes_of(name) / max(1, warm.samples[name]) for name in names}
     waiting = race.work.waiting
-    staged = any((*one.stages, *request.stages) for one in catalog.sources)
-    is_remote = any(one.is_remote for one in request.readers(open_shards()))
+    staged = any((*source.stages, *request.stages) for source in catalog.sources)
+    is_remote = any(reader.is_remote for reader in request.readers(open_shards()))
     return Bench(
         samples=first.samples.total(),
         batch_size=1 if request.collate_fn is None else request.batch_size,
@@ -163,30 +165,30 @@ def _told(batches: Batches, num_workers: int, first: Profile, warm: Profile, rac
 
 
 def _speeds(race: _Race, mean: Mapping[str, float]) -> tuple[Speed, ...]:
-    found: list[Speed] = []
+    speeds: list[Speed] = []
     plain: dict[Group, float] = {}
-    for one in race.contenders:
-        runs = race.runs.get((one.group, one.name), [])
+    for contender in race.contenders:
+        runs = race.runs.get((contender.group, contender.name), [])
         rounds = tuple(sum(counts.values()) / seconds for counts, seconds in runs[1:])
         if not rounds or not all(rounds):
             continue
         median = statistics.median(rounds)
-        if one.is_plain:
-            plain[one.group] = median
+        if contender.is_plain:
+            plain[contender.group] = median
         counts, seconds = runs[0]
         total = sum(counts.values())
-        found.append(
+        speeds.append(
             Speed(
-                group=one.group,
-                name=one.name,
-                is_plain=one.is_plain,
+                group=contender.group,
+                name=contender.name,
+                is_plain=contender.is_plain,
                 rounds=rounds,
-                first=None if one.group == "workers" else total / seconds,
+                first=None if contender.group == "workers" else total / seconds,
                 bytes=sum(mean[name] * count for name, count in counts.items()) / total,
-                ratio=median / plain[one.group] if one.group in plain else None,
+                ratio=median / plain[contender.group] if contender.group in plain else None,
             )
         )
-    return tuple(found)
+    return tuple(speeds)
 
 
 def _source(name: str, first: Profile, warm: Profile, waiting: Waiting | None) -> SourceTime:

@@ -1,9 +1,7 @@
-"""What is run against each other? Readers, batches and loaders of webdataset and of equitar, over the same shards.
+"""Contenders of a benchmark: readers, batches and loaders of webdataset and of equitar, over the same shards.
 
-What would plain webdataset do with the same samples? Its own reader over the same shards, the user's stages, and its batching.
-
-Shards are read one after another, as webdataset does; nothing is shuffled, which flatters it a little. Each worker has every
-so-many-th shard.
+Plain webdataset gets the same samples with its own reader, the user's stages, and its own batching. It reads shards one after
+another and shuffles nothing, which favors it a little. Each worker has every n-th shard.
 """
 
 from __future__ import annotations
@@ -42,20 +40,12 @@ from equitar.urls import local_path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainSource:
-    """What webdataset reads of one source.
-
-    Attributes:
-        name: The source.
-        urls: Shards, in the order in which they are read.
-        num_samples: Samples to read of them, in all workers.
-        reading: Reads shards; selected samples and fields only.
-        stages: The user's stages.
-    """
+    """What webdataset reads of one source."""
 
     name: str
-    urls: Sequence[str]
-    num_samples: int
-    reading: Stage
+    urls: Sequence[str]  # shards, in the order in which they are read
+    num_samples: int  # to read, in all workers
+    reading: Stage  # reads selected samples and fields of shards
     stages: Sequence[Stage]
 
     def samples(self, worker: int, num_workers: int, *, staged: bool) -> Iterator[Any]:
@@ -120,7 +110,7 @@ def _plain(
 
 @dataclass(frozen=True)
 class _Reading:
-    """The reader of webdataset, with its own way to choose fields, and its own to go on after damage."""
+    """The reader of webdataset, with its own way to choose fields, and to continue after damage."""
 
     fields: frozenset[str] | None
     tolerant: bool
@@ -138,7 +128,7 @@ def _is_of(fields: frozenset[str], name: str) -> bool:
 
 
 class _Kept:
-    """A stage that lets those samples through that the selection of a source keeps."""
+    """A stage that drops the samples that the selection of a source leaves out."""
 
     def __init__(self, sidecars: Sidecars, rows: Callable[[int, Sidecar], Int64], shard_of: dict[str, int]) -> None:
         """Prepare; keys are looked at when a shard is first met."""
@@ -146,7 +136,7 @@ class _Kept:
         self._latest: tuple[str, frozenset[str]] = ("", frozenset())
 
     def __call__(self, samples: Iterable[Sample]) -> Iterator[Sample]:
-        """Yield the samples that are kept."""
+        """Yield the selected samples."""
         for sample in samples:
             url = sample["__url__"]
             if url != self._latest[0]:
@@ -183,9 +173,9 @@ class PlainBatches(IterableDataset[Any]):
                 counts.append(1)
                 yield sample
             return
-        for listed in wds.batched(self._batch_size, collation_fn=list)(samples):
-            counts.append(len(listed))
-            yield self._collate(listed)
+        for gathered in wds.batched(self._batch_size, collation_fn=list)(samples):
+            counts.append(len(gathered))
+            yield self._collate(gathered)
 
 
 Run: TypeAlias = Callable[[], Mapping[str, int]]  # returns the samples of each source
@@ -193,36 +183,22 @@ Run: TypeAlias = Callable[[], Mapping[str, int]]  # returns the samples of each 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """One of those that run.
+    """Something that is run against others."""
 
-    Attributes:
-        group: What it is compared within.
-        name: What it is.
-        run: Runs it once.
-        is_plain: Whether it is webdataset.
-    """
-
-    group: Group
+    group: Group  # what it is compared within
     name: str
-    run: Run
-    is_plain: bool = False
+    run: Run  # runs it once
+    is_plain: bool = False  # whether it is webdataset
 
 
 @dataclass(slots=True)
 class Waiting:
-    """What the main process did while batches came from workers.
+    """What the main process did while it received batches from workers."""
 
-    Attributes:
-        seconds: Wall time.
-        busy: Of these, seconds in which its thread computed: received, unpacked, copied.
-        counts: Samples that came, by source.
-        waited: Seconds in which it did not, by source.
-    """
-
-    seconds: float = 0.0
-    busy: float = 0.0
-    counts: Counter[str] = field(default_factory=Counter)
-    waited: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0  # wall time
+    busy: float = 0.0  # of these, seconds in which its thread computed: received, unpacked, copied
+    counts: Counter[str] = field(default_factory=Counter)  # samples received, by source
+    waited: dict[str, float] = field(default_factory=dict)  # seconds in which it did not compute, by source
 
 
 def first_steps(batches: Batches, steps: int) -> Batches:
@@ -233,17 +209,10 @@ def first_steps(batches: Batches, steps: int) -> Batches:
 
 
 class Workload:
-    """The first steps of an epoch, as all who run are given them.
-
-    Attributes:
-        num_samples: Samples of each source of the catalog.
-        plain: What webdataset reads for them.
-        files: The local ones among its and our shards.
-        waiting: What the main process did while batches came from our workers through slots, in all runs.
-    """
+    """The first steps of an epoch, as all contenders run them."""
 
     def __init__(self, batches: Batches, plan: Plan, steps: int, *, epoch: int, num_workers: int) -> None:
-        """Look up what the steps read."""
+        """Find out what the steps read."""
         self._epoch, self._steps, self._num_workers = epoch, steps, num_workers
         self._first, self.waiting = first_steps(batches, steps), Waiting()
         self._execution = execution_of(batches)
@@ -251,45 +220,45 @@ class Workload:
         shares = (plan.share(step, resolved.rank, resolved.world_size) for step in range(steps))
         places = [plan.samples(step, *share) for step, share in enumerate(shares)]
         source, shard, row, copy = (np.concatenate(columns) for columns in zip(*places, strict=True))
-        names = [one.name for one in resolved.catalog.sources]
+        names = [source.name for source in resolved.catalog.sources]
         index_of = np.array([names.index(name) for name in plan.names])
         self._places = PlannedSamples(index_of[source], shard, row, copy)
         sources = range(len(resolved.catalog.sources))
-        self.num_samples = [int((self._places.source == one).sum()) for one in sources]
-        of_source = [shard[self._places.source == one].tolist() for one in sources]
+        self.num_samples = [int((self._places.source == source).sum()) for source in sources]
+        of_source = [shard[self._places.source == source].tolist() for source in sources]
         self.plain: list[PlainSource] = plain_sources(request, of_source, self.num_samples, num_workers=num_workers)
-        urls = {url for one in self.plain for url in one.urls}
+        urls = {url for plain in self.plain for url in plain.urls}
         for sidecars, shards in zip(resolved.catalog.sidecars, of_source, strict=True):
-            urls |= {sidecars.shards.urls[one] for one in set(shards)}
+            urls |= {sidecars.shards.urls[number] for number in set(shards)}
         self.files = sorted({path for url in urls if (path := local_path(url)) is not None})
 
     def contenders(self) -> list[Contender]:
-        """Return all who run; those with workers keep these from run to run."""
+        """Return all contenders; those with workers keep these from run to run."""
         plain = PlainBatches(self.plain, self._execution.request, self._execution.stages)
-        found = [
+        in_process = [
             Contender(group="read", name="webdataset", run=self._read_plain, is_plain=True),
             Contender(group="read", name="equitar", run=self._read),
             Contender(group="batches", name="webdataset", run=lambda: _counted(plain), is_plain=True),
             Contender(group="batches", name="equitar", run=self._in_process),
         ]
         if not self._num_workers:
-            return found
+            return in_process
         loads = DataLoader(
-            plain, batch_size=None, collate_fn=_as_it_is, num_workers=self._num_workers, persistent_workers=True
+            plain, batch_size=None, collate_fn=_unchanged, num_workers=self._num_workers, persistent_workers=True
         )
         piped, slotted = (
             Loader(self._first, num_workers=self._num_workers, persistent_workers=True, slots=slots)
             for slots in (0, None)
         )
         return [
-            *found,
+            *in_process,
             Contender(group="workers", name="webdataset", run=lambda: _counted(loads), is_plain=True),
             Contender(group="workers", name="equitar, pipe", run=lambda: self._loaded(piped, Waiting())),
             Contender(group="workers", name="equitar, slots", run=lambda: self._loaded(slotted, self.waiting)),
         ]
 
     def forget_pages(self) -> None:
-        """Let the system drop what the page cache has of the shards here, where it knows how to."""
+        """Empty the page cache of the local shards, where the system can."""
         if not hasattr(os, "posix_fadvise"):
             return
         for path in self.files:
@@ -297,13 +266,13 @@ class Workload:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def _read_plain(self) -> dict[str, int]:
-        return {one.name: sum(1 for _ in one.samples(0, 0, staged=False)) for one in self.plain}
+        return {plain.name: sum(1 for _ in plain.samples(0, 0, staged=False)) for plain in self.plain}
 
     def _read(self) -> Mapping[str, int]:
         request = self._execution.request
         cache = open_shards()
         opened = request.readers(cache)
-        readers = [request.tolerant(one) for one in opened]
+        readers = [request.tolerant(reader) for reader in opened]
         try:
             for number, (source, shard, row) in enumerate(zip(*map(np.ndarray.tolist, self._places[:3]), strict=True)):
                 if number % request.batch_size == 0:
@@ -311,9 +280,9 @@ class Workload:
                 with suppress(SampleLostError):
                     readers[source].read(shard, row)
         finally:
-            for one in opened:
-                one.close()
-        names = [one.name for one in request.resolved.catalog.sources]
+            for reader in opened:
+                reader.close()
+        names = [source.name for source in request.resolved.catalog.sources]
         return dict(zip(names, self.num_samples, strict=True))
 
     def _in_process(self) -> Mapping[str, int]:
@@ -330,7 +299,7 @@ class Workload:
         batches = iter(loader)
         for _ in range(self._steps):
             next(batches)
-            assert loader.last is not None, "a batch came"
+            assert loader.last is not None, "there was a batch"
             of_batch = dict(loader.last.counts)
             counts.update(of_batch)
             now, cpu_now = time.perf_counter(), time.thread_time()
@@ -353,5 +322,5 @@ def _counted(batches: Any) -> Mapping[str, int]:
     return counts
 
 
-def _as_it_is(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch

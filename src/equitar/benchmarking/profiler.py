@@ -1,9 +1,7 @@
-"""What takes the time in one process? The batches of a training, executed with a stopwatch around each of its parts.
+"""Profiler of one process: the batches of a training, executed with a stopwatch around each part.
 
-Nothing in the product knows of it: plan, feed and emitter are those of training, over readers, stages and a collate function that
-switch the stopwatch when they are entered and left.
-
-Where does time go? Every moment is charged to exactly one part, so that the parts add up to the whole.
+Plan, feed and emitter are those of training, over readers, stages and a collate function that switch the stopwatch when they are
+entered and left. Every moment is charged to exactly one part, so that the parts add up to the whole.
 """
 
 from __future__ import annotations
@@ -27,17 +25,11 @@ from equitar.sources import Sample, Stage
 
 
 class TimedPart(NamedTuple):
-    """What time is charged to.
+    """What time is charged to."""
 
-    Attributes:
-        source: The source whose samples it is spent on; None is not known until the batch is there.
-        kind: "open", "read", "stage", "collate", "composed", "rest"; "own" is the measuring itself.
-        name: What it is called among those of its kind.
-    """
-
-    source: str | None
-    kind: str
-    name: str = ""
+    source: str | None  # whose samples it is spent on; None is not known before the batch is complete
+    kind: str  # "open", "read", "stage", "collate", "composed", "rest"; "own" is the measuring itself
+    name: str = ""  # which one of its kind
 
 
 REST = TimedPart(None, "rest")
@@ -46,10 +38,6 @@ OWN = TimedPart(None, "own")
 
 class Stopwatch:
     """Charges time to the part that was switched to last.
-
-    Attributes:
-        seconds: What each part was charged.
-        since: When the present part began, by the clock.
 
     >>> times = iter([0.0, 1.0, 2.0, 4.0, 7.0])
     >>> watch = Stopwatch(lambda: next(times))
@@ -61,20 +49,20 @@ class Stopwatch:
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Begin with what does not count."""
+        """Start with the part that does not count."""
         self._clock, self._part = clock, OWN
-        self.seconds: dict[TimedPart, float] = {}
-        self.since = clock()
+        self.seconds: dict[TimedPart, float] = {}  # charged to each part
+        self.since = clock()  # when the present part began
 
     def switch(self, part: TimedPart) -> TimedPart:
-        """Charge what follows to a part, and return the one that was charged until now."""
+        """Charge the time from now on to a part, and return the part that was charged until now."""
         now = self._clock()
         self.seconds[self._part] = self.seconds.get(self._part, 0.0) + now - self.since
         before, self._part, self.since = self._part, part, now
         return before
 
     def settle(self, counts: Mapping[str, int]) -> None:
-        """Charge what no source was charged with to the sources of a batch, by their samples in it."""
+        """Share time that is not charged to a source among the sources of a batch, by their samples in it."""
         total = sum(counts.values())
         if not total:
             return  # with the next batch
@@ -96,33 +84,25 @@ class ShardRead:
 
 @dataclass(slots=True)
 class Profile:
-    """What was timed so far.
-
-    Attributes:
-        watch: Seconds of each part.
-        steps: Steps that were executed.
-        samples: Samples that each source gave.
-        shards: What was read of each shard, by source and path; to open it is not counted.
-        parts: All parts that time is charged to, of each source in the order in which a sample meets them.
-    """
+    """The times of all steps so far."""
 
     watch: Stopwatch = field(default_factory=lambda: Stopwatch(time.perf_counter))
     steps: int = 0
-    samples: Counter[str] = field(default_factory=Counter)
-    shards: dict[tuple[str, str], ShardRead] = field(default_factory=dict)
-    parts: dict[TimedPart, None] = field(default_factory=dict)
+    samples: Counter[str] = field(default_factory=Counter)  # by source
+    shards: dict[tuple[str, str], ShardRead] = field(default_factory=dict)  # by source and path, without opening it
+    parts: dict[TimedPart, None] = field(default_factory=dict)  # of each source, in the order a sample passes them
 
     def bytes_of(self, source: str) -> int:
         """Return how many bytes were read of a source."""
-        return sum(one.bytes for (name, _), one in self.shards.items() if name == source)
+        return sum(shard.bytes for (name, _), shard in self.shards.items() if name == source)
 
     def slowest(self) -> tuple[ShardTime, ...]:
-        """Return what was read of each shard, the one that takes longest for a sample first."""
-        found = [
-            ShardTime(source=source, path=path, samples=one.samples, bytes=one.bytes, seconds=one.seconds)
-            for (source, path), one in self.shards.items()
+        """Return what was read of each shard, the slowest by sample first."""
+        times = [
+            ShardTime(source=source, path=path, samples=shard.samples, bytes=shard.bytes, seconds=shard.seconds)
+            for (source, path), shard in self.shards.items()
         ]
-        return tuple(sorted(found, key=lambda one: one.seconds / one.samples, reverse=True))
+        return tuple(sorted(times, key=lambda shard: shard.seconds / shard.samples, reverse=True))
 
 
 def profile_into(
@@ -133,14 +113,14 @@ def profile_into(
     *,
     is_enough: Callable[[Profile], bool],
 ) -> None:
-    """Execute the first steps of an epoch in this process, and add what they took to a profile.
+    """Execute the first steps of an epoch in this process, and add their times to a profile.
 
     Args:
-        profile: What is added to.
+        profile: The profile to add to.
         batches: From a builder.
         plan: Their plan, without workers.
         epoch: Which epoch it is.
-        is_enough: Asked after each step.
+        is_enough: Called after each step.
     """
     execution = execution_of(batches)
     request, resolved = execution.request, execution.request.resolved
@@ -167,7 +147,7 @@ def profile_into(
 def _feed(
     profile: Profile, request: Request, sidecars: Sidecars, reader: Reader, composed: Sequence[_TimedStage]
 ) -> Feed:
-    """Return the feed of a source, with the stopwatch around its parts, which the profile learns of."""
+    """Return the feed of a source with the stopwatch around its parts, which are added to the profile."""
     source, tolerant = sidecars.source, request.tolerant(reader)
     stages = _timed((*source.stages, *request.stages), profile.watch, source.name, "stage")
     ordered = [
@@ -178,7 +158,7 @@ def _feed(
         TimedPart(source.name, "rest"),
     ]
     profile.parts |= dict.fromkeys(ordered)
-    opened = None if tolerant is not reader else reader.open  # damage is for the tolerant one to find
+    opened = None if tolerant is not reader else reader.open  # the tolerant reader must find the damage
     return Feed(
         source.name,
         _TimedReader(tolerant, opened, sidecars, profile),
@@ -204,7 +184,7 @@ def _take(profile: Profile, emitted: Iterator[tuple[Record, Any]], is_enough: Ca
 
 
 class _TimedReader(SampleReader):
-    """Reads by a reader, and notes how long that takes for each shard."""
+    """A reader that records how long reading takes for each shard."""
 
     def __init__(
         self, reader: SampleReader, opened: Callable[[int], object] | None, sidecars: Sidecars, profile: Profile
@@ -226,17 +206,17 @@ class _TimedReader(SampleReader):
             begin = watch.since
             sample = self._reader.read(shard, row)
             watch.switch(OWN)
-            one = profile.shards.setdefault((self._source, self._paths[shard]), ShardRead())
-            one.samples += 1
-            one.bytes += sum(len(value) for name, value in sample.items() if not name.startswith("__"))
-            one.seconds += watch.since - begin
+            shard_read = profile.shards.setdefault((self._source, self._paths[shard]), ShardRead())
+            shard_read.samples += 1
+            shard_read.bytes += sum(len(value) for name, value in sample.items() if not name.startswith("__"))
+            shard_read.seconds += watch.since - begin
             return sample
         finally:
             watch.switch(before)
 
 
 def _timed(stages: Iterable[Stage], watch: Stopwatch, source: str | None, kind: str) -> list[_TimedStage]:
-    """Return stages that charge what they take themselves, and not what is before them, each to a part of its own."""
+    """Return stages that charge their own time, without that of the stages before them, each to a part of its own."""
     seen: Counter[str] = Counter()
     result: list[_TimedStage] = []
     for stage in stages:
@@ -248,7 +228,7 @@ def _timed(stages: Iterable[Stage], watch: Stopwatch, source: str | None, kind: 
 
 
 def label_of(stage: Stage) -> str:
-    """Return what a stage is called in a table: with the function that it applies, if it has one.
+    """Return the label of a stage in a table: with the function that it applies, if it has one.
 
     >>> import webdataset as wds
     >>> label_of(wds.map(len)), label_of(wds.decode("pil"))

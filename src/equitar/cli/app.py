@@ -12,7 +12,7 @@ import click
 
 from equitar.cli.indexing import check_command, index_command, summarize_command
 from equitar.cli.inspection import bench_command, export_command, plan_command, report_command, stats_command
-from equitar.cli.options import Commands, completion_command, debug_option
+from equitar.cli.options import Commands, debug_option
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -32,6 +32,8 @@ def main() -> None:
       equitar plan cc3m=/data/cc3m.summary.json --batch-size 256 --world-size 8 --num-workers 4
       equitar report cc3m=/data/cc3m-{000000..000331}.tar --batch-size 256 --world-size 8 -o report.html
       equitar bench cc3m=/data/cc3m-{000000..000331}.tar --num-workers 4
+
+    Shell completion: eval "$(_EQUITAR_COMPLETE=bash_source equitar)"; or zsh_source, fish_source.
     """
     if "" not in sys.path:  # `package.module:function` may be a file in this folder
         sys.path.insert(0, "")
@@ -46,6 +48,5 @@ for command in (
     plan_command,
     report_command,
     bench_command,
-    completion_command,
 ):
     main.add_command(command)

@@ -1,11 +1,4 @@
-"""The commands that look before anything is trained: `stats` at classes and sources, `plan` at what is emitted when.
-
-The command that writes a page to look at before training: `report`.
-
-The command that hands out what sidecars say: `export`, to a file that other tools read.
-
-The command that measures: `bench`, on the user's own shards.
-"""
+"""The commands `stats`, `plan`, `report`, `export` and `bench`: they only read."""
 
 from __future__ import annotations
 
@@ -42,13 +35,13 @@ _BATCH_SIZE = 64
     type=click.FloatRange(min=0, min_open=True),
     default=20.0,
     show_default=True,
-    help="About how long it may take; slow pipelines run fewer samples.",
+    help="Approximate duration; slow pipelines run fewer samples.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @bench_options
 @source_options
 def bench_command(
-    asked: PlanOptions,
+    options: PlanOptions,
     words: tuple[str, ...],
     root: str | None,
     sidecars: str | None,
@@ -56,12 +49,12 @@ def bench_command(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """Compare these shards, or a training's pipeline, with plain webdataset, and say where the time goes.
+    """Compare these shards, or a training's pipeline, with plain webdataset, and show where the time goes.
 
-    Both read the same shards in turn, in one run: reading, batches in one process, and batches through workers. Then what a
-    sample of each source costs in each part, the slowest shards, and what follows. SOURCE may be one package.module:name: a
-    training's own pipeline, or a function that returns it; its stages are applied in both. Other SOURCEs come in batches of 64
-    unless --batch-size says otherwise. The page cache is emptied of the shards that are read, for the first time of each.
+    Both read the same shards in turn, in one run: reading, batches in one process, and batches through workers. Then follow the
+    time of a sample of each source in each part, the slowest shards, and conclusions. SOURCE may be one package.module:name: a
+    training's own pipeline, or a function that returns it; its stages are applied in both. Other SOURCEs get batches of 64 unless
+    --batch-size is given. In the first round, the page cache is emptied of the shards.
 
     \b
       equitar bench cc3m=/data/cc3m-{000000..000331}.tar
@@ -71,27 +64,27 @@ def bench_command(
     from equitar.benchmarking.bench import bench
     from equitar.benchmarking.text import bench_json, bench_text
 
-    found = sources_or_training(words, root, sidecars, asked.keep)
-    if isinstance(found, Sequence) and asked.batch_size is None:
-        asked.batch_size = _BATCH_SIZE
-    told = bench(
-        batches_of(asked, words, found),
+    sources = sources_or_training(words, root, sidecars, options.keep)
+    if isinstance(sources, Sequence) and options.batch_size is None:
+        options.batch_size = _BATCH_SIZE
+    result = bench(
+        batches_of(options, words, sources),
         samples=samples,
-        num_workers=asked.num_workers,
-        epoch=asked.epoch,
+        num_workers=options.num_workers,
+        epoch=options.epoch,
         seconds=seconds,
     )
-    click.echo(json.dumps(bench_json(told), indent=2) if as_json else bench_text(told))
+    click.echo(json.dumps(bench_json(result), indent=2) if as_json else bench_text(result))
 
 
 @click.command("export", short_help="Write a Parquet file with a row for each sample.")
 @click.option("-o", "--output", metavar="FILE.parquet", type=Output(), required=True, help="The file to write.")
 @repeat_options
-@click.option("--binary-keys", is_flag=True, help="Keys as bytes, where some are no UTF-8.")
+@click.option("--binary-keys", is_flag=True, help="Write keys as bytes, for keys that are not UTF-8.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @source_options
 def export_command(
-    asked: PlanOptions,
+    options: PlanOptions,
     words: tuple[str, ...],
     root: str | None,
     sidecars: str | None,
@@ -112,7 +105,8 @@ def export_command(
     num_samples = export(
         parse_sources(words, root=root, sidecars=sidecars),
         output,
-        repeat=asked.factor(),
+        repeat=options.factor(),
+        labels_shared=options.shared_ids,
         binary_keys=binary_keys,
         progress=not quiet,
     )
@@ -122,15 +116,26 @@ def export_command(
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.command("stats", short_help="Show sources and classes, and what repeats make of them.")
+@click.command("stats", short_help="Show sources and classes, before and after repeats.")
 @stats_options
 @click.option("--plot", metavar="FILE.png", type=Output(), help="Draw classes and sources before and after.")
+@click.option(
+    "--captions",
+    metavar="FIELD",
+    help="Read a sample of captions (such as txt), and probe how well they give away the source.",
+)
 @_json_option
 @source_options
 def stats_command(
-    asked: PlanOptions, words: tuple[str, ...], root: str | None, sidecars: str | None, plot: str | None, as_json: bool
+    options: PlanOptions,
+    words: tuple[str, ...],
+    root: str | None,
+    sidecars: str | None,
+    plot: str | None,
+    captions: str | None,
+    as_json: bool,
 ) -> None:
-    """Show sources and classes, and what repeats make of them.
+    """Show sources and classes, before and after repeats.
 
     SOURCE may be one package.module:name: a training's own pipeline, or a function that returns it.
 
@@ -138,29 +143,38 @@ def stats_command(
       equitar stats lvis=/data/lvis-{000..099}.tar --repeat 1e-3 --plot stats.png
       equitar stats cc3m=@shards.txt --keep 'cc3m=!bad_keys.txt'
       equitar stats my_training:batches --world-size 8 --json
+      equitar stats cc3m=@cc3m.txt sbu=@sbu.txt --captions txt
     """
-    from equitar.reporting import plots
+    from equitar.reporting import plots, probing
 
     if plot:
         plots.require_matplotlib()  # before minutes are spent on counting
-    sources = sources_or_training(words, root, sidecars, asked.keep)
+    if captions:
+        probing.require_sklearn()  # as above
+    sources = sources_or_training(words, root, sidecars, options.keep)
     if not isinstance(sources, Sequence):
         from equitar.loading.batches import adjusted
 
-        sources = adjusted(sources, world_size=asked.world_size, repeat=asked.factor())
-    found = stats(sources, repeat=asked.factor())
+        sources = adjusted(sources, world_size=options.world_size, repeat=options.factor())
+    statistics = stats(sources, repeat=options.factor(), labels_shared=options.shared_ids)
     if plot:
-        plots.plot_stats(found, plot)
-    click.echo(json.dumps(stats_json(found), indent=2) if as_json else stats_text(found, plot))
+        plots.plot_stats(statistics, plot)
+    probe = probing.caption_probe(sources, field=captions) if captions else None
+    if as_json:
+        click.echo(json.dumps(stats_json(statistics) | ({"captions": probe.as_json()} if probe else {}), indent=2))
+        return
+    click.echo(stats_text(statistics, plot))
+    if probe:
+        click.echo(f"\ncaptions\n{probe}")
 
 
 @click.command("plan", short_help="Show what each rank and worker will read.")
 @plan_options
 @_json_option
-@click.option("--samples", is_flag=True, help="With --json: a line for every sample of every step, after the plan's.")
+@click.option("--samples", is_flag=True, help="With --json: after the plan, a line for every sample of every step.")
 @source_options
 def plan_command(
-    asked: PlanOptions,
+    options: PlanOptions,
     words: tuple[str, ...],
     root: str | None,
     sidecars: str | None,
@@ -181,20 +195,20 @@ def plan_command(
     from equitar.reporting.preview import plan as plan_of_epoch
 
     if samples and not as_json:
-        raise click.UsageError("`--samples` goes with `--json`")
-    batches = batches_of(asked, words, sources_or_training(words, root, sidecars, asked.keep))
-    found = plan_of_epoch(batches, epoch=asked.epoch, num_workers=asked.num_workers)
+        raise click.UsageError("`--samples` needs `--json`")
+    batches = batches_of(options, words, sources_or_training(words, root, sidecars, options.keep))
+    preview = plan_of_epoch(batches, epoch=options.epoch, num_workers=options.num_workers)
     if not as_json:
-        click.echo(plan_text(found))
+        click.echo(plan_text(preview))
         return
-    click.echo(json.dumps(plan_json(found), indent=None if samples else 2))
+    click.echo(json.dumps(plan_json(preview), indent=None if samples else 2))
     if samples:
-        for one in emissions(batches, epoch=asked.epoch, num_workers=asked.num_workers):
-            click.echo(json.dumps(one._asdict()))
+        for emission in emissions(batches, epoch=options.epoch, num_workers=options.num_workers):
+            click.echo(json.dumps(emission._asdict()))
 
 
-_OF_SOURCES = ("--repeat", "--cap")  # options that mean something without batches
-_WORDS = 8  # of the sources, that are named
+_OF_SOURCES = ("--repeat", "--cap", "--shared-ids")  # options that need no batches
+_WORDS = 8  # SOURCE words that the command on a page shows
 
 
 @click.command("report", short_help="Write one page to look at before training.")
@@ -202,11 +216,11 @@ _WORDS = 8  # of the sources, that are named
 @plan_options
 @source_options
 def report_command(
-    asked: PlanOptions, words: tuple[str, ...], root: str | None, sidecars: str | None, output: str
+    options: PlanOptions, words: tuple[str, ...], root: str | None, sidecars: str | None, output: str
 ) -> None:
-    """Write one page to look at before training: sources, classes, thresholds, schedule, readers, and what is odd.
+    """Write one page to look at before training: sources, classes, thresholds, schedule, readers, and findings.
 
-    It is one file that loads nothing else. Without --batch-size it has what holds for any batches. No tar is opened.
+    It is one file that loads nothing else. Without --batch-size, it has no steps and readers. No tar is opened.
     SOURCE may be one package.module:name: a training's own pipeline, or a function that returns it.
 
     \b
@@ -218,30 +232,31 @@ def report_command(
     from equitar.reporting.page import report, require_report
 
     require_report()  # before minutes are spent on counting
-    found = sources_or_training(words, root, sidecars, asked.keep)
-    only_sources = isinstance(found, Sequence) and asked.batch_size is None
-    extra = [name for name in asked.given() if name not in _OF_SOURCES]
+    sources = sources_or_training(words, root, sidecars, options.keep)
+    only_sources = isinstance(sources, Sequence) and options.batch_size is None
+    extra = [name for name in options.given() if name not in _OF_SOURCES]
     if only_sources and extra:
-        raise click.UsageError(f"`{extra[0]}` goes with `--batch-size`, or with a training's own pipeline")
-    told = report(
-        found if only_sources else batches_of(asked, words, found),
+        raise click.UsageError(f"`{extra[0]}` needs `--batch-size`, or a training's own pipeline")
+    numbers = report(
+        sources if only_sources else batches_of(options, words, sources),
         output,
-        repeat=asked.factor() if only_sources else None,
-        epoch=asked.epoch,
-        num_workers=asked.num_workers,
-        command=_command(asked, words, root, sidecars, output),
+        repeat=options.factor() if only_sources else None,
+        labels_shared=options.shared_ids,
+        epoch=options.epoch,
+        num_workers=options.num_workers,
+        command=_command(options, words, root, sidecars, output),
     )
-    for one in findings_of(told):
-        click.echo(f"{one.level:8} {one.found}")
+    for finding in findings_of(numbers):
+        click.echo(f"{finding.level:8} {finding.text}")
     click.echo(f"written  {output}")
 
 
-def _command(asked: PlanOptions, words: Sequence[str], root: str | None, sidecars: str | None, output: str) -> str:
-    """Return the command line, without what may be secret in a URL; a shell may have made one word into thousands."""
+def _command(options: PlanOptions, words: Sequence[str], root: str | None, sidecars: str | None, output: str) -> str:
+    """Return the command line, without secrets in URLs; a shell may have expanded one word to thousands."""
     line = ["equitar", "report", *(shown(word) for word in words[:_WORDS])]
     line += ["..."] if len(words) > _WORDS else []
-    places = {"--root": root, "--sidecars": sidecars, **asked.given(), "-o": output}
+    places = {"--root": root, "--sidecars": sidecars, **options.given(), "-o": output}
     for name, value in places.items():
-        for one in value if isinstance(value, tuple) else (value,):
-            line += [] if one is None else [name] if one is True else [name, shown(str(one))]
+        for each in value if isinstance(value, tuple) else (value,):
+            line += [] if each is None else [name] if each is True else [name, shown(str(each))]
     return shlex.join(line)

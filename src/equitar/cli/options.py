@@ -9,30 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import CompletionItem
 
 from equitar.sources import Source, Split, split
 
-_SHELLS = ("bash", "zsh", "fish")
-_VARIABLE = "_EQUITAR_COMPLETE"  # click looks for it when a shell asks
 _MOST = 100  # files shown
 _INTERRUPTED = 130  # exit code after Ctrl-C, as in shells: 128 + SIGINT
-
-
-@click.command("completion", short_help="Print the script for shell completion.")
-@click.argument("shell", type=click.Choice(_SHELLS))
-@click.pass_context
-def completion_command(ctx: click.Context, shell: str) -> None:
-    """Print the script for shell completion of commands, options, and the files in SOURCE.
-
-    \b
-      eval "$(equitar completion bash)"                                       for this shell
-      equitar completion bash >> ~/.bashrc                                    for all future shells
-      equitar completion fish > ~/.config/fish/completions/equitar.fish
-    """
-    kind = get_completion_class(shell)
-    assert kind is not None, "click completes all of them"
-    click.echo(kind(ctx.find_root().command, {}, "equitar", _VARIABLE).source())
 
 
 class Shards(click.ParamType[str]):

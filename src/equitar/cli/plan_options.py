@@ -1,6 +1,6 @@
-"""Which batches does a command look at? The words and options of a plan, for all commands that take them.
+"""Options of a plan, and the batches that a command line describes.
 
-The options of a plan arrive together, as one `PlanOptions`: the first argument of the command.
+The options arrive together, as one `PlanOptions`: the first argument of the command.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TRAINING = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*")
 
 @dataclass(slots=True)
 class PlanOptions:
-    """What the options of a plan say, as they were written; None was not given."""
+    """The options of a plan as they were given; None was not given."""
 
     batch_size: int | None = None
     world_size: int | None = None
@@ -40,27 +40,28 @@ class PlanOptions:
     mixed: bool = False
     shuffle: int | None = None
     keep: tuple[str, ...] = ()
+    shared_ids: bool = False
 
     def factor(self) -> RepeatFactor | None:
         """Return how samples are repeated."""
         if self.repeat is None and self.cap is not None:
-            raise click.UsageError("`--cap` goes with `--repeat`")
+            raise click.UsageError("`--cap` needs `--repeat`")
         if self.repeat is None:
             return None
         try:
-            how = RepeatFactor("median" if self.repeat == "median" else float(self.repeat))
+            factor = RepeatFactor("median" if self.repeat == "median" else float(self.repeat))
         except ValueError as error:
-            what = "`--repeat` must be a number in [0, 1] or median; got"
-            raise click.UsageError(f"{what} {self.repeat!r}") from error
+            message = f"`--repeat` must be a number in [0, 1] or median; got {self.repeat!r}"
+            raise click.UsageError(message) from error
         try:
-            return replace(how, cap=self.cap)
+            return replace(factor, cap=self.cap)
         except ValueError as error:
             raise click.UsageError(f"`--cap` must be a finite number >= 1; got {self.cap}") from error
 
     def shares(self) -> Weights | None:
         """Return the share of each source."""
         if self.weights is not None and self.temperature is not None:
-            raise click.UsageError("`--weights` and `--temperature` exclude each other")
+            raise click.UsageError("`--weights` and `--temperature` cannot be combined")
         if self.temperature is None:
             return None if self.weights is None else parse_weights(self.weights)
         try:
@@ -69,12 +70,12 @@ class PlanOptions:
             raise click.UsageError(f"`--temperature` must be a finite number >= 1; got {self.temperature}") from error
 
     def given(self) -> dict[str, Any]:
-        """Return the options that say something, as they are written, with their values; a flag has True."""
+        """Return the options that are not defaults, as they are written, with their values; a flag has True."""
         defaults = PlanOptions()
         return {
-            f"--{one.name.replace('_', '-')}": value
-            for one in fields(self)
-            if (value := getattr(self, one.name)) != getattr(defaults, one.name)
+            f"--{option.name.replace('_', '-')}": value
+            for option in fields(self)
+            if (value := getattr(self, option.name)) != getattr(defaults, option.name)
         }
 
 
@@ -83,7 +84,7 @@ def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     setattr(ctx.ensure_object(PlanOptions), param.name, value)
 
 
-def _option(name: str, metavar: str, kind: Any, shown: str, default: int | None = None) -> Callable[[Any], Any]:
+def _option(name: str, metavar: str, kind: Any, text: str, default: int | None = None) -> Callable[[Any], Any]:
     return click.option(
         name,
         metavar=metavar,
@@ -92,7 +93,7 @@ def _option(name: str, metavar: str, kind: Any, shown: str, default: int | None 
         show_default=default is not None,
         expose_value=False,
         callback=_remember,
-        help=shown,
+        help=text,
     )
 
 
@@ -102,25 +103,33 @@ _KEEP = click.option(
     multiple=True,
     expose_value=False,
     callback=_remember,
-    help="Rows of a source that count: FILE of keys, !FILE of others, a share such as 0.5, or split:0/5; may be given again.",
+    help="Samples of a source to use: FILE of keys, !FILE for all others, a share such as 0.5, or split:0/5; repeatable.",
+)
+_SHARED_IDS = click.option(
+    "--shared-ids",
+    is_flag=True,
+    expose_value=False,
+    callback=_remember,
+    help="Ids without class names mean the same classes in all sources.",
 )
 _POSITIVE, _FROM_ZERO = click.IntRange(min=1), click.IntRange(min=0)
-_WORLD = _option("--world-size", "R", _POSITIVE, "Ranks (default: 1, or those of a training).")
+_WORLD = _option("--world-size", "R", _POSITIVE, "Ranks (default: 1, or those of the training).")
 _REPEAT = _option("--repeat", "T", str, "Threshold of the repeat factors (LVIS: 1e-3), or median.")
 _CAP = _option("--cap", "R", float, "Largest repeat factor.")
 
 
 def _all(num_workers: int) -> tuple[Callable[[Any], Any], ...]:
-    """Return all options of a plan; so many workers unless it is said how many."""
+    """Return all options of a plan, with so many workers by default."""
     return (
         _option("--batch-size", "B", _POSITIVE, "Samples per rank and step."),
         _WORLD,
         _option("--num-workers", "W", _FROM_ZERO, "DataLoader workers of each rank.", default=num_workers),
-        _option("--seed", "S", _FROM_ZERO, "Seed of every order (default: 0, or that of a training)."),
+        _option("--seed", "S", _FROM_ZERO, "Random seed (default: 0, or that of the training)."),
         _option("--epoch", "E", _FROM_ZERO, "Which epoch.", default=0),
         _REPEAT,
         _CAP,
-        _option("--steps", "N", _POSITIVE, "Steps of an epoch (default: one pass in all)."),
+        _SHARED_IDS,
+        _option("--steps", "N", _POSITIVE, "Steps of an epoch (default: one pass through all sources)."),
         _option("--weights", "a=0.7,b=0.3", str, "Share of the steps of each source."),
         _option("--temperature", "T", float, "Shares by size ** (1 / T)."),
         click.option(
@@ -128,9 +137,9 @@ def _all(num_workers: int) -> tuple[Callable[[Any], Any], ...]:
             is_flag=True,
             expose_value=False,
             callback=_remember,
-            help="Batches of all sources by share, not of one each.",
+            help="Mix all sources in every batch, instead of one source per batch.",
         ),
-        _option("--shuffle", "N", _FROM_ZERO, "Samples that each rank shuffles together."),
+        _option("--shuffle", "N", _FROM_ZERO, "Shuffle buffer: samples that each rank shuffles together."),
         _KEEP,
     )
 
@@ -141,18 +150,18 @@ def plan_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def bench_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command all options of a plan, with workers unless it is told to have none."""
+    """Give a command all options of a plan, with two workers by default."""
     return _with(_all(2), command)
 
 
 def stats_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command those options of a plan that change what a training emits of each class."""
-    return _with((_REPEAT, _CAP, _WORLD, _KEEP), command)
+    """Give a command the options of a plan that change what a training emits of each class."""
+    return _with((_REPEAT, _CAP, _SHARED_IDS, _WORLD, _KEEP), command)
 
 
 def repeat_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command those options of a plan that say how often a sample comes."""
-    return _with((_REPEAT, _CAP), command)
+    """Give a command the options of a plan that repeat samples."""
+    return _with((_REPEAT, _CAP, _SHARED_IDS), command)
 
 
 def _with(options: Sequence[Callable[[Any], Any]], command: Callable[..., None]) -> Callable[..., None]:
@@ -174,31 +183,36 @@ def sources_or_training(
     from equitar.loading.batches import load_training
 
     if len(words) > 1 or root or sidecars or keep:
-        raise click.UsageError(f"{trainings[0]!r} is a training's own pipeline and stands alone, without other SOURCEs")
+        raise click.UsageError(
+            f"{trainings[0]!r} is a training's own pipeline; give no other SOURCEs, --root, --sidecars or --keep with it"
+        )
     return load_training(trainings[0])
 
 
-def batches_of(asked: PlanOptions, words: Sequence[str], found: list[Source] | Batches) -> Batches:
-    """Return the batches that words and options ask for; `found` is what the words name."""
+def batches_of(options: PlanOptions, words: Sequence[str], sources: list[Source] | Batches) -> Batches:
+    """Return the batches that a command line describes; `sources` is what its words name."""
     from equitar.loading.batches import adjusted
     from equitar.loading.builders import debiased, mixed
 
-    if isinstance(found, Sequence):
-        if asked.batch_size is None:
-            raise click.UsageError("`--batch-size` is needed with SOURCEs")
-        build = mixed if asked.mixed else debiased
-        found = build(found, batch_size=asked.batch_size, rank=0, world_size=1)
-    elif asked.mixed:
-        raise click.UsageError(f"`--mixed` is for SOURCEs; {words[0]!r} says itself what its batches are")
+    if isinstance(sources, Sequence):
+        if options.batch_size is None:
+            raise click.UsageError("SOURCEs need `--batch-size`")
+        build = mixed if options.mixed else debiased
+        batches = build(sources, batch_size=options.batch_size, rank=0, world_size=1)
+    elif options.mixed:
+        raise click.UsageError(f"`--mixed` is for SOURCEs; {words[0]!r} defines its own batches")
+    else:
+        batches = sources
     return adjusted(
-        found,
-        batch_size=asked.batch_size,
-        world_size=asked.world_size,
-        seed=asked.seed,
-        shuffle=asked.shuffle,
-        repeat=asked.factor(),
-        steps=asked.steps,
-        weights=asked.shares(),
+        batches,
+        batch_size=options.batch_size,
+        world_size=options.world_size,
+        seed=options.seed,
+        shuffle=options.shuffle,
+        repeat=options.factor(),
+        labels_shared=options.shared_ids or None,
+        steps=options.steps,
+        weights=options.shares(),
     )
 
 

@@ -13,7 +13,7 @@ from operator import itemgetter
 import numpy as np
 
 from equitar.arrays import Int64
-from equitar.errors import LabelError, MissingShardError, SidecarError, SourceError
+from equitar.errors import LabelError, MissingShardError, SidecarError, SourceError, StorageError
 from equitar.indexing.housekeeping import holes, sweep
 from equitar.indexing.label_job import Known
 from equitar.indexing.shard_task import Shard, ShardResult
@@ -178,12 +178,20 @@ class SourceJob:
         return any(row.label_counts is not None and len(row.label_counts.ids) for row in self.rows.values())
 
     def known_labels(self) -> Known | None:
-        """Return how labels were made before, by the sidecar of a shard in the previous summary; None without labels."""
-        if self.before is None or self.before.label_counts is None:
+        """Return how labels were made before, by the sidecar of a shard in the previous summary; None without labels.
+
+        Sidecars that now get a folder of their own may have been beside the shards before.
+        """
+        summary, listed = self.before, self.listed
+        if summary is None and self.source.sidecars is not None:
+            listed = replace(listed, sidecars=listed.root)
+            with suppress(StorageError):
+                summary = _previous_summary(self.source, listed)
+        if summary is None or summary.label_counts is None:
             return None
-        for path in self.before.paths[:_SIDECARS_TRIED]:
+        for path in summary.paths[:_SIDECARS_TRIED]:
             with suppress(SidecarError):  # missing or damaged: others say the same
-                url = sidecar_url(self.listed, path)
+                url = sidecar_url(listed, path)
                 sidecar = read_sidecar(url, fix="", storage_options=self.source.storage_options)
                 if sidecar.label_spec:
                     return LabelSpec.parse(sidecar.label_spec), sidecar.class_names

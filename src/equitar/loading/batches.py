@@ -18,11 +18,12 @@ from equitar.loading.execution import Execution
 from equitar.loading.position import SharedPosition
 from equitar.loading.request import Request
 from equitar.loading.state import State, check_state, summaries_in
+from equitar.misuse import refuse_resharding, warn_of_batching_workers, warn_of_plan_in_worker
 from equitar.planning.plan import Plan
 from equitar.planning.recipes import Exact
 from equitar.planning.weights import Weights
 from equitar.progress import Position, checked_epoch
-from equitar.ranks import Topology, detect_workers, refuse_resharding
+from equitar.ranks import RankChoice, Topology, detect_workers
 from equitar.sidecars.catalog import Repeat
 from equitar.text import counted
 
@@ -75,6 +76,7 @@ class Batches(Displayed, wds.DataPipeline):  # type: ignore[misc]  # webdataset 
         super().__init__()
         self._resumed: Position | None = None  # from `load_state_dict`: used once, in this process only
         self._next: Position | None = None  # what this process emits next, for `state_dict`
+        self._is_of_worker = detect_workers()[1] > 0  # made within a worker, and no epoch was set
 
     def __copy__(self) -> Batches:
         result = type(self).__new__(type(self))
@@ -115,7 +117,7 @@ class Batches(Displayed, wds.DataPipeline):  # type: ignore[misc]  # webdataset 
         checked_epoch(epoch)
         if self._resumed is not None and self._resumed.epoch == epoch:
             return
-        self._resumed = None
+        self._resumed, self._is_of_worker = None, False
         self._execution.start.position = Position(epoch)
         self._next = None
 
@@ -158,6 +160,8 @@ class Batches(Displayed, wds.DataPipeline):  # type: ignore[misc]  # webdataset 
     def _advancing(self, topology: Topology, position: Position, first_step: int) -> Iterator[Any]:
         start, workers = self._execution.start, topology.num_workers
         plan = self._execution.plan_at(position, workers)
+        if workers and topology.worker == 0 and plan.is_whole:
+            self._warn_in_worker()
         if workers and topology.worker == 0 and plan.is_whole and start.begins_again(position.epoch):
             warnings.warn(
                 f"epoch {position.epoch} begins again; call `set_epoch` before each epoch, or use equitar.Loader",
@@ -171,6 +175,14 @@ class Batches(Displayed, wds.DataPipeline):  # type: ignore[misc]  # webdataset 
                 if start.position == position:  # otherwise `set_epoch` was called in the meantime
                     start.position = self._next
             yield batch
+
+    def _warn_in_worker(self) -> None:
+        """Warn once of what a DataLoader does to epochs and batches."""
+        if self._execution.start.was_begun:
+            return
+        warn_of_batching_workers()
+        if self._is_of_worker:
+            warn_of_plan_in_worker()
 
     def state_dict(self) -> State:
         """Return where this process stands: after its latest batch. In a worker, the state of this worker alone.
@@ -310,6 +322,7 @@ def adjusted(
     seed: int | None = None,
     shuffle: int | None = None,
     repeat: Repeat = None,
+    labels_shared: bool | None = None,
     steps: int | None = None,
     weights: Weights | None = None,
 ) -> Batches:
@@ -319,10 +332,11 @@ def adjusted(
         PlanError: If steps or weights are given to `exact`, which has none.
     """
     request = execution_of(batches).request
-    given = {"batch_size": batch_size, "seed": seed, "shuffle": shuffle, "repeat": repeat, "world_size": world_size}
+    given = {"batch_size": batch_size, "seed": seed, "shuffle": shuffle, "repeat": repeat}
+    given |= {"labels_shared": labels_shared}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if world_size is not None:
-        changes["rank"] = 0
+        changes["ranks"] = RankChoice.of(0, world_size)
     of_recipe = {name: value for name, value in (("steps", steps), ("weights", weights)) if value is not None}
     recipe: Any = request.recipe
     if of_recipe and isinstance(recipe, Exact):

@@ -11,9 +11,10 @@ from equitar.loading.batches import Batches
 from equitar.loading.collate import columns
 from equitar.loading.feed import checked_stages
 from equitar.loading.request import Request
-from equitar.planning.plan import Agree, Composition, Short
+from equitar.planning.plan import Composition, SameSourceAcross, SmallSources
 from equitar.planning.recipes import Debiased, Exact, Mixed
 from equitar.planning.weights import Changes, Weights, check_shares
+from equitar.ranks import RankChoice
 from equitar.reading.damage import Handler
 from equitar.sidecars.catalog import Repeat
 from equitar.sources import Source, Stage, listed_sources
@@ -33,19 +34,22 @@ def debiased(
     max_passes: float | None = None,
     restart_each_epoch: bool = False,
     repeat: Repeat = None,
+    labels_shared: bool = False,
     stages: Sequence[Stage] = (),
     collate_fn: Callable[[list[Any]], Any] = columns,
     fields: Collection[str] | None = None,
     copy: bool = True,
     plan_workers: int | None = None,
-    same_source_across: Agree = "world",
+    same_source_across: SameSourceAcross = "world",
     accumulation_steps: int = 1,
-    small_sources: Short = "error",
+    small_sources: SmallSources = "error",
     max_substitutes: int = 100,
     handler: Handler = None,
     read_ahead: int = _READ_AHEAD,
     rank: int | None = None,
     world_size: int | None = None,
+    mesh: Any = None,
+    group: Any = None,
 ) -> Batches:
     """Return batches that hold one source each, the same on all ranks at every step (ZeroVL, arXiv 2112.09331).
 
@@ -63,6 +67,7 @@ def debiased(
         restart_each_epoch: Whether every epoch starts a new pass of each source, even if a shorter epoch left some of the last one.
         repeat: Repeats samples: the threshold of LVIS's repeat factor, a `RepeatFactor`, or a function of a shard's sidecar
             that gives a factor >= 0 for each row.
+        labels_shared: Whether ids without class names mean the same classes in all sources; by default each source has its own.
         stages: Per-sample stages, after those of the source: callables over an iterator of samples, such as `wds.decode`.
         collate_fn: Makes a batch of a list of samples (default: a dict of lists; ``list`` keeps samples apart). If it returns a
             dict, ``__source__`` (here the name of the source of the batch) and ``__step__`` are set in it.
@@ -80,6 +85,9 @@ def debiased(
         read_ahead: Bytes of remote shards that each worker may prefetch, of all sources together; 0 disables prefetching.
         rank: This process among those that share the data; None detects it.
         world_size: Number of these processes.
+        mesh: A `DeviceMesh` of data-parallel dimensions in place of `rank` and `world_size`, such as ``mesh["dp"]`` or
+            ``mesh["dp_replicate", "dp_shard"]``: peers of tensor, pipeline and context parallelism get the same batches.
+        group: A `ProcessGroup` of the processes that share the data in place of these.
 
     Raises:
         PlanError: At the first use, if the promises cannot be kept; it says what to change.
@@ -110,13 +118,13 @@ def debiased(
             seed=seed,
             shuffle=shuffle,
             repeat=repeat,
+            labels_shared=labels_shared,
             stages=checked_stages(stages),
             collate_fn=_checked(collate_fn),
             fields=fields,
             copy=copy,
             plan_workers=plan_workers,
-            rank=rank,
-            world_size=world_size,
+            ranks=RankChoice.of(rank, world_size, mesh, group),
             max_substitutes=max_substitutes,
             handler=handler,
             read_ahead=read_ahead,
@@ -137,6 +145,7 @@ def mixed(  # noqa: D417  (`debiased` documents the other arguments)
     restart_each_epoch: bool = False,
     composition: Composition = "stratified",
     repeat: Repeat = None,
+    labels_shared: bool = False,
     stages: Sequence[Stage] = (),
     collate_fn: Callable[[list[Any]], Any] = columns,
     fields: Collection[str] | None = None,
@@ -147,6 +156,8 @@ def mixed(  # noqa: D417  (`debiased` documents the other arguments)
     read_ahead: int = _READ_AHEAD,
     rank: int | None = None,
     world_size: int | None = None,
+    mesh: Any = None,
+    group: Any = None,
 ) -> Batches:
     """Return batches of all sources by share, or single samples.
 
@@ -181,13 +192,13 @@ def mixed(  # noqa: D417  (`debiased` documents the other arguments)
             seed=seed,
             shuffle=shuffle,
             repeat=repeat,
+            labels_shared=labels_shared,
             stages=checked_stages(stages),
             collate_fn=None if batch_size is None else _checked(collate_fn),
             fields=fields,
             copy=copy,
             plan_workers=plan_workers,
-            rank=rank,
-            world_size=world_size,
+            ranks=RankChoice.of(rank, world_size, mesh, group),
             max_substitutes=max_substitutes,
             handler=handler,
             read_ahead=read_ahead,
@@ -202,6 +213,7 @@ def exact(  # noqa: D417  (`debiased` documents the other arguments)
     batch_size: int,
     pad: bool = False,
     repeat: Repeat = None,
+    labels_shared: bool = False,
     stages: Sequence[Stage] = (),
     collate_fn: Callable[[list[Any]], Any] = columns,
     fields: Collection[str] | None = None,
@@ -210,6 +222,8 @@ def exact(  # noqa: D417  (`debiased` documents the other arguments)
     read_ahead: int = _READ_AHEAD,
     rank: int | None = None,
     world_size: int | None = None,
+    mesh: Any = None,
+    group: Any = None,
 ) -> Batches:
     """Return every sample once over all ranks, in order: for validation.
 
@@ -232,13 +246,13 @@ def exact(  # noqa: D417  (`debiased` documents the other arguments)
             seed=0,
             shuffle=0,
             repeat=repeat,
+            labels_shared=labels_shared,
             stages=checked_stages(stages),
             collate_fn=_checked(collate_fn),
             fields=fields,
             copy=copy,
             plan_workers=1,
-            rank=rank,
-            world_size=world_size,
+            ranks=RankChoice.of(rank, world_size, mesh, group),
             max_substitutes=0,
             handler=handler,
             read_ahead=read_ahead,

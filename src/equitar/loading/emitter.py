@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from equitar.errors import StageError
+from equitar.errors import StageError, blame
 from equitar.loading.collate import columns
-from equitar.loading.feed import Feed, Fetched
+from equitar.loading.feed import Feed, Fetched, name_of
 from equitar.loading.record import Record
 from equitar.planning.plan import Plan, PlannedSamples
 from equitar.ranks import Topology
@@ -93,6 +93,7 @@ class Emitter:
         step, first, places = planned
         samples: list[Any] = []
         keys: list[str] = []
+        paths: list[str] = []
         unread = _Unread([], [])
         rows = zip(*(column.tolist() for column in places), strict=True)
         for slot, (source, shard, row, copy) in enumerate(rows, first):
@@ -102,13 +103,15 @@ class Emitter:
                 sample = self._kept(fetched, source, step, unread)
                 if sample is None:
                     continue
-                keys.append(fetched.taken[-1][0])
+                key, path = fetched.taken[-1]
             else:
                 sample = feed.read(shard, row, copy)
-                keys.append(sample["__key__"])
+                key, path = sample["__key__"], feed.path(shard)
+            keys.append(key)
+            paths.append(path)
             samples.append(sample if self.plan.is_whole else _with_pad(sample, copy))
         record = self._record(planned, keys, unread)
-        return record, self._collated(samples, record.source, step)
+        return record, self._collated(samples, record, paths)
 
     def _record(self, planned: _Planned, keys: Sequence[str], unread: _Unread) -> Record:
         step, _, places = planned
@@ -137,14 +140,18 @@ class Emitter:
             sample.setdefault("__copy__", fetched.copy)
         return sample
 
-    def _collated(self, samples: list[Any], only: str | None, step: int) -> Any:
+    def _collated(self, samples: list[Any], record: Record, paths: Sequence[str]) -> Any:
         if self.collate_fn is None:
             return samples[0]
-        batch = self.collate_fn(samples)
+        try:
+            batch = self.collate_fn(samples)
+        except Exception as error:
+            blame(error, f"collate_fn {name_of(self.collate_fn)!r} at {record.where(paths)}")
+            raise
         if isinstance(batch, dict):
-            batch["__step__"] = step
-            if only is not None:
-                batch["__source__"] = only
+            batch["__step__"] = record.step
+            if record.source is not None:
+                batch["__source__"] = record.source
         return batch
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from equitar.errors import StageError
+from equitar.errors import EquitarError, StageError, blame
+from equitar.loading.feed import label_of
 from equitar.loading.position import SharedPosition
 from equitar.loading.record import Record
 from equitar.loading.request import Request
@@ -130,10 +131,22 @@ class Execution:
 
         stream: Iterable[Any] = without_records()
         for stage in self.stages:
-            stream = getattr(stage, "run", stage)(stream)  # webdataset's PipelineStage has `run`
+            applied = getattr(stage, "run", stage)(stream)  # webdataset's PipelineStage has `run`
+            stream = _blaming(applied, f"stage {label_of(stage)!r}", records)
         for batch in stream:
             if len(records) != 1:
                 raise StageError(f"a composed stage must give one batch for each; it took {len(records)} for one")
             yield records.pop(), batch
         if records:
             raise StageError("a composed stage must give one batch for each; it dropped the last one")
+
+
+def _blaming(batches: Iterable[Any], stage: str, records: Sequence[Record]) -> Iterator[Any]:
+    """Yield what a composed stage gives; its errors name the stage and the latest batch."""
+    try:
+        yield from batches
+    except EquitarError:
+        raise
+    except Exception as error:
+        blame(error, f"{stage} at {records[-1].where()}" if records else stage)
+        raise

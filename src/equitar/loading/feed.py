@@ -7,10 +7,10 @@ most one sample for each that it takes; the feed watches for that, and an error 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from equitar.errors import StageError
+from equitar.errors import EquitarError, StageError, blame
 from equitar.reading.damage import SampleLostError
 from equitar.reading.prefetch import Wanted
 from equitar.reading.reader import SampleReader
@@ -31,7 +31,7 @@ class Fetched(NamedTuple):
     lost: list[tuple[str, str]]  # key and path of the planned sample, if it could not be read
 
 
-def name_of(stage: Stage) -> str:
+def name_of(stage: Callable[..., object]) -> str:
     """Return the name of a stage in messages.
 
     >>> name_of(print)
@@ -40,6 +40,16 @@ def name_of(stage: Stage) -> str:
     function = getattr(stage, "f", stage)  # webdataset's curried filters hold their function as `f`
     name = getattr(function, "__name__", type(function).__name__)
     return str(name).lstrip("_")
+
+
+def label_of(stage: Stage) -> str:
+    """Return the name of a stage with the functions that it applies.
+
+    >>> label_of(print)
+    'print'
+    """
+    functions = [name_of(argument) for argument in getattr(stage, "args", ()) if callable(argument)]
+    return name_of(stage) + (f"({', '.join(functions)})" if functions else "")
 
 
 def checked_stages(stages: Sequence[Stage]) -> tuple[Stage, ...]:
@@ -100,6 +110,15 @@ class Feed:
         sample["__source__"], sample["__copy__"] = self._name, copy
         return sample
 
+    def path(self, shard: int) -> str:
+        """Return the path of a shard below the root of the source."""
+        return self._paths[shard] if self._paths else ""
+
+    def _taken_last(self) -> str:
+        """Return the sample that its stages took last, in words."""
+        key, path = self._taken[-1] if self._taken else ("", "")
+        return f"shard {path!r}, key {key!r}"
+
     def wanted(self, shard: int, row: int) -> list[Wanted]:
         """Return the remote ranges that a sample will be read by."""
         return self.reader.wanted(shard, row)
@@ -153,11 +172,16 @@ class Feed:
             if is_planned:
                 self._lost.append((error.key, self._paths[shard]))
             return None
+        except EquitarError:
+            raise
+        except Exception as error:
+            blame(error, f"reading source {self._name!r}, shard {self.path(shard)!r}, row {row}")
+            raise
 
     def _through_stages(self) -> Iterator[Any]:
         stream: Iterator[Any] = iter(self._next_sample, None)
         for stage in self._stages:
-            monitor = _StageMonitor(name_of(stage), self._name)
+            monitor = _StageMonitor(stage, self._name, self._taken_last)
             taken = monitor.taking(stream)
             run = getattr(stage, "run", stage)  # webdataset's PipelineStage has `run`
             try:
@@ -174,8 +198,9 @@ class Feed:
 class _StageMonitor:
     """Watches what one stage takes and gives."""
 
-    def __init__(self, stage: str, source: str) -> None:
-        self._where = f"stage {stage!r} of source {source!r}"
+    def __init__(self, stage: Stage, source: str, sample: Callable[[], str]) -> None:
+        self._where = f"stage {name_of(stage)!r} of source {source!r}"
+        self._blamed, self._sample = f"stage {label_of(stage)!r} of source {source!r}", sample
         self._taken = 0
         self._last: Any = None
         self._dropped: dict[Any, None] = {}
@@ -197,19 +222,25 @@ class _StageMonitor:
         Raises:
             StageError: If it gives more than it took, or a sample that it held back.
         """
-        for sample in stream:
-            if not self._taken:
-                raise StageError(
-                    f"{self._where} gave two samples for one but a stage may give at most one; make several in `collate_fn`"
-                )
-            key = _key(sample)
-            if key is not None and key != self._last and key in self._dropped:
-                raise StageError(
-                    f"{self._where} reads ahead: it gave key {key!r} after it took {self._last!r}, but stages are applied "
-                    "to each sample alone; shuffling and batching are arguments of the builder"
-                )
-            self._taken = 0
-            yield sample
+        try:
+            for sample in stream:
+                if not self._taken:
+                    raise StageError(
+                        f"{self._where} gave two samples for one but a stage may give at most one; make several in `collate_fn`"
+                    )
+                key = _key(sample)
+                if key is not None and key != self._last and key in self._dropped:
+                    raise StageError(
+                        f"{self._where} reads ahead: it gave key {key!r} after it took {self._last!r}, but stages are applied "
+                        "to each sample alone; shuffling and batching are arguments of the builder"
+                    )
+                self._taken = 0
+                yield sample
+        except EquitarError:
+            raise
+        except Exception as error:
+            blame(error, f"{self._blamed}, {self._sample()}")
+            raise
 
 
 def _key(sample: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -11,6 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from equitar.agreement import compare_over_ranks
 from equitar.checks import check_integer
 from equitar.display import Display, Displayed, display_of
 from equitar.errors import PlanError, SidecarError
@@ -20,10 +20,11 @@ from equitar.loading.record import LoaderCounters, LoaderReport, Record
 from equitar.loading.request import Request
 from equitar.loading.shared_slots import Packed, SharedBuffers
 from equitar.loading.state import State, check_state, differences, given_up_by, pass_start_after, summaries_in
+from equitar.misuse import warn_of_replacement
 from equitar.planning.plan import Plan
 from equitar.planning.weights import Changes, Weights
 from equitar.progress import Position, Progress
-from equitar.ranks import compare_over_ranks, detect_workers, let_collectives_end
+from equitar.ranks import detect_workers, let_collectives_end
 from equitar.rng import Purpose, fold
 
 logger = logging.getLogger("equitar")
@@ -96,7 +97,8 @@ class Loader(Displayed, DataLoader[Any]):
             pin_memory_device: As in torch.
             in_order: Must be true.
             slots: Slots of shared memory through which each worker sends batches; None is as many as may be under way, 0 sends
-                all through torch's pipe. With `pin_memory`, tensors are copied from their slot straight into pinned memory.
+                all through torch's pipe. A slot grows to the largest batch that it has held, and keeps that memory. With
+                `pin_memory`, tensors are copied from their slot straight into pinned memory.
             views: Whether bytes, arrays and tensors of a batch are views of its slot, which is overwritten when the next batch
                 but one is requested; otherwise they are copies. Pinned tensors are always copies.
         """
@@ -126,12 +128,11 @@ class Loader(Displayed, DataLoader[Any]):
             pin_memory_device=pin_memory_device,
         )
         self.last: Record | None = None
-        self._progress = (
-            Progress()
-        )  # the shared position follows when an iterator begins: workers may not have read it yet
+        # The shared position follows when an iterator begins: workers may not have read it yet.
+        self._progress = Progress(unit="step", fix="give the builder `steps=`, or call `set_epoch` before each pass")
         self._counters = LoaderCounters()
         self._is_compared = False
-        self._has_warned = False
+        self._is_placed = False  # an epoch was set or a state loaded
         self._reweighted: Request | None = None  # to continue with at the next iterator
 
     def _display(self) -> Display:
@@ -150,7 +151,7 @@ class Loader(Displayed, DataLoader[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iterator at the start of an epoch, >= 0; if `load_state_dict` was just called, in the middle of it."""
         self._apply_weights()
-        progress = self._progress
+        progress, self._is_placed = self._progress, True
         # An iterator that has given nothing yet is the one that is meant: Lightning makes it before it sets the epoch.
         is_there = progress.latest == progress.next and (progress.is_under_way or progress.next.step > 0)
         if not (is_there and progress.next.epoch == epoch):
@@ -179,21 +180,28 @@ class Loader(Displayed, DataLoader[Any]):
             self._restart_workers()
             execution.start.is_driven = False
             raise
+        if plan.is_whole and not (self._is_placed or self._progress.turn or position.epoch):
+            warn_of_replacement(self, "Loader", plan.digest)
         turn = self._progress.turn + 1  # of `counted`
         received = self._received(self._driven(batches, turn), self._recorded.buffers, position, plan.num_steps)
-        result = self._progress.counted(received, plan.num_steps - position.step)
-        self._warn_if_broken_off()
-        return result
+        return self._progress.counted(received, plan.num_steps - position.step)
 
     def _compare(self, plan: Plan, position: Position) -> None:
         """Compare plan and position over ranks, once."""
         if self._is_compared:
             return
-        world_size = self._execution.request.resolved.world_size
-        fix = "call `set_epoch` and `load_state_dict` on all ranks alike"
-        compare_over_ranks(f"{position}", world_size, what="position to begin at", mend=fix)
-        fix = "compare their sources, arguments, number of workers and sidecars"
-        compare_over_ranks(plan.digest, world_size, what="plan", mend=fix)
+        request = self._execution.request
+        facts = {
+            "epoch": position.epoch,
+            "step": position.step,
+            "seed": request.seed,
+            "batch_size": request.batch_size,
+            "sources": ", ".join(plan.names),
+            "workers": plan.spec.lanes,
+            "plan": plan.digest,
+        }
+        fix = "compare their sources, arguments and sidecars, and call `set_epoch` and `load_state_dict` on all ranks alike"
+        compare_over_ranks(request.ranks, facts, what="plan", fix=fix)
         self._is_compared = True
 
     def _received(
@@ -235,17 +243,6 @@ class Loader(Displayed, DataLoader[Any]):
         finally:
             if self._progress.turn == turn or not self._progress.is_under_way:
                 self._execution.start.is_driven = False
-
-    def _warn_if_broken_off(self) -> None:
-        """Warn once where passes end early as a habit: the rest of the data would never be seen."""
-        step = self._progress.broken_off_at()
-        if step is not None and not self._has_warned:
-            self._has_warned = True
-            warnings.warn(
-                f"the last passes were all broken off at step {step} of {len(self)}, and each begins the same epoch again; give "
-                "the builder `steps=`, or call `set_epoch` before each pass",
-                stacklevel=3,
-            )
 
     @property
     def epoch(self) -> int:
@@ -296,6 +293,7 @@ class Loader(Displayed, DataLoader[Any]):
         self._reweighted = None
         self._restart_workers()
         self._progress.set_next(position)
+        self._is_placed = True
 
     def reweight(self, weights: Weights | Changes | None) -> None:
         """Continue with other weights from the next `iter()` on, as `load_state_dict` does with `restart`; call it on all ranks alike.

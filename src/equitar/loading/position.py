@@ -31,6 +31,11 @@ class SharedPosition:
     def position(self, position: Position) -> None:
         self._cells[:_NOTED] = torch.tensor((*position, 0))
 
+    @property
+    def was_begun(self) -> bool:
+        """Whether an epoch was begun in a worker."""
+        return bool(self._cells[_BEGUN])
+
     def begins_again(self, epoch: int) -> bool:
         """Note that an epoch begins, and return whether it is the first that has begun before."""
         again = int(self._cells[_BEGUN]) == epoch + 1 and not int(self._cells[_NOTED])

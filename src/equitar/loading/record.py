@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple, TypedDict
 
 from equitar.sidecars.selection import Unread
+from equitar.text import listed
 
 
 class Record(NamedTuple):
@@ -28,6 +30,12 @@ class Record(NamedTuple):
     counts: tuple[tuple[str, int], ...]
     dropped: tuple[Unread, ...]
     lost: tuple[Unread, ...]
+
+    def where(self, paths: Sequence[str] = ()) -> str:
+        """Return in words which batch it is, with the shards that it is from if they are given."""
+        shards = f", shard {_quoted(paths)}" if paths else ""
+        sources = _quoted([name for name, _ in self.counts])
+        return f"step {self.step} of epoch {self.epoch}, source {sources}{shards}, keys {_quoted(self.keys)}"
 
 
 class LoaderReport(TypedDict):
@@ -88,3 +96,7 @@ class LoaderCounters:
             piped=self.piped,
             given_up=dict(self.given_up),
         )
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return listed(list(dict.fromkeys(names)), quote=True)

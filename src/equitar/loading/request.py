@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from equitar.checks import check_integer, check_place
+from equitar.checks import check_integer
 from equitar.errors import PlanError
 from equitar.loading.emitter import Emitter
 from equitar.loading.feed import Feed, checked_stages
 from equitar.loading.record import Record
 from equitar.loading.shared_slots import keep_freed_memory
+from equitar.misuse import refuse_other_ranks
 from equitar.planning.passes import PassStart
 from equitar.planning.plan import Plan, PlanSpec, batch_size_then
 from equitar.planning.recipes import Exact, Recipe
@@ -20,11 +21,11 @@ from equitar.planning.repeat_factors import RepeatFactor
 from equitar.planning.supply import Supply
 from equitar.planning.weights import Changes, Weights
 from equitar.progress import Position
-from equitar.ranks import Topology, detect_ranks
+from equitar.ranks import RankChoice, Topology
 from equitar.reading.damage import Handler, TolerantReader, checked_handler
 from equitar.reading.prefetch import PrefetchBudget
 from equitar.reading.reader import OpenShards, Reader, open_shards
-from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, supplies_of
+from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, planned_supplies
 from equitar.sidecars.summary import ListedSummary, usable_summaries
 from equitar.sources import Source, Stage
 
@@ -53,13 +54,14 @@ class Request:
     fields: Collection[str] | None
     copy: bool
     plan_workers: int | None
-    rank: int | None
-    world_size: int | None
+    ranks: RankChoice
     max_substitutes: int
     handler: Handler
     read_ahead: int
     one_source: bool  # in each batch
     summaries: Mapping[str, ListedSummary] = field(default_factory=dict)  # by source, to use in place of the newest
+    labels_shared: bool = False  # whether ids without names mean the same classes in all sources
+    make_supplies: Callable[[Catalog, Repeat], Sequence[Supply]] = planned_supplies  # others may watch the rows
 
     def __post_init__(self) -> None:
         for name in ("seed", "shuffle", "max_substitutes", "read_ahead"):
@@ -67,9 +69,6 @@ class Request:
         object.__setattr__(self, "batch_size", check_integer("batch_size", self.batch_size, 1))
         if self.plan_workers is not None:
             object.__setattr__(self, "plan_workers", check_integer("plan_workers", self.plan_workers, 1))
-        rank, world_size = check_place(self.rank, self.world_size)
-        object.__setattr__(self, "rank", rank)
-        object.__setattr__(self, "world_size", world_size)
         object.__setattr__(self, "repeat", RepeatFactor.of(self.repeat))
         if isinstance(self.fields, str):
             raise PlanError(f"`fields` must be a collection of names; got the single {self.fields!r}")
@@ -84,12 +83,9 @@ class Request:
         Raises:
             SourceError, SidecarError: If a shard or a sidecar is missing or stale.
         """
-        if self.rank is not None and self.world_size is not None:
-            rank, world_size = self.rank, self.world_size
-        else:
-            rank, world_size = detect_ranks()
-        catalog = catalog_of(self.sources, self.summaries)
-        return ResolvedRequest(catalog, supplies_of(catalog, self.repeat), rank, world_size)
+        rank, world_size = self.ranks.resolve()
+        catalog = catalog_of(self.sources, self.summaries, labels_shared=self.labels_shared)
+        return ResolvedRequest(catalog, self.make_supplies(catalog, self.repeat), rank, world_size)
 
     @property
     def resolved_already(self) -> ResolvedRequest | None:
@@ -117,20 +113,23 @@ class Request:
         if isinstance(recipe, Exact):
             raise PlanError("`exact` goes through every sample once and takes no `weights`; use `debiased` or `mixed`")
         result = replace(self, recipe=replace(recipe, weights=weights))
-        if self.resolved_already is not None:  # what joined since waits for the next start of a run, on all ranks alike
-            result.__dict__["resolved"] = self.resolved
+        result.__dict__["resolved"] = (
+            self.resolved
+        )  # shards that joined wait for the next start of a run, on all ranks alike
         return result
 
     def check_rank(self) -> None:
         """Raise PlanError if the rank of this process has changed since it was looked up: ranks would wait for each other."""
         _, _, rank, world_size = self.resolved
-        now = (rank, world_size) if self.rank is not None else detect_ranks()
+        now = self.ranks.resolve()
         if now != (rank, world_size):
             raise PlanError(
                 f"this process is rank {now[0]} of {now[1]} but was rank {rank} of {world_size} when these batches were first "
                 "asked for their length or plan, or pickled; do that once the process group exists, or give `rank` and "
                 "`world_size`"
             )
+        if self.ranks.origin == "detected":
+            refuse_other_ranks(*now)
 
     def plan(self, position: Position, num_workers: int, pass_start: PassStart) -> Plan:
         """Return the plan of the epoch that begins at a position, along the passes from their start."""

@@ -3,7 +3,8 @@
 A new piece of shared memory for each batch costs more than the pipe it saves: its pages must be allocated and freed. The pages
 of a slot are allocated once. Each worker has a few slots; it writes a batch into a free one and sends only the number of the slot
 and where each piece lies (`pack`). The main process puts the batch together again, as copies or views (`unpack`), and marks the
-slot as free. A batch that finds no free slot takes torch's pipe: nobody ever waits for a slot.
+slot as free. A batch that finds no free slot takes torch's pipe: nobody ever waits for a slot. A slot grows to the largest batch
+that it has held, and keeps that memory.
 
 The memory has no name (`memfd_create`), so nothing is left behind if a process is killed. Where a system does not have it, all
 batches take the pipe.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing import reduction
 from typing import Any, NamedTuple
 
@@ -21,12 +23,14 @@ import numpy as np
 import torch
 
 from equitar.arrays import Int64
+from equitar.text import size_in_words
 
 _ALIGNED = 64  # bytes: suits vector instructions
 _WORTH_IT = 64  # bytes: a smaller piece is faster in the pipe
 
 _PLAIN = frozenset((bytes, str, int, float, bool, type(None)))  # lists of these need no look at each element
-SLOT_BYTES = 1 << 28  # of address space: only pages that were written to take memory
+SLOT_BYTES = 1 << 28  # of address space, before a slot grows: only pages that were written to take memory
+_LARGEST_SLOT = 1 << 38  # bytes between the beginnings of slots in the file, which is sparse
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _TAUGHT_BYTES = 31 << 20  # glibc learns from blocks of up to 32 MB
 
@@ -174,6 +178,7 @@ class Packed(NamedTuple):
     """A batch in a slot."""
 
     slot: int
+    mapped: int  # bytes of the slot that the worker has mapped
     rest: Any
 
 
@@ -184,17 +189,19 @@ class SharedBuffers:
         """Make the slots; memory is allocated as they are written to."""
         keep_freed_memory()  # for the copies of batches
         self._slots_per_worker = slots_per_worker
-        self._num_slots = num_workers * slots_per_worker
         self._is_supported = hasattr(os, "memfd_create")
         self._file = -1
-        self._map: mmap.mmap | None = None
+        num_slots = num_workers * slots_per_worker
+        self._header = -(-max(1, num_slots) // _PAGE) * _PAGE
+        self._flags: mmap.mmap | None = None  # in the header: a byte for each slot: whether a batch is in it
+        self._maps: dict[int, mmap.mmap] = {}
         if self._is_supported:
             self._file = os.memfd_create("equitar")
-            os.ftruncate(self._file, _PAGE + self._num_slots * SLOT_BYTES)
+            os.ftruncate(self._file, self._header + num_slots * _LARGEST_SLOT)
 
     def __getstate__(self) -> dict[str, Any]:
         file = reduction.DupFd(self._file) if self._is_supported else -1  # is handed on when a process is spawned
-        return {**self.__dict__, "_map": None, "_file": file}
+        return {**self.__dict__, "_flags": None, "_maps": {}, "_file": file}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -202,35 +209,52 @@ class SharedBuffers:
             self._file = state["_file"].detach()
 
     def __del__(self) -> None:
-        if self._file >= 0:  # the map, and views of it, live on without the file
+        if self._file >= 0:  # maps, and views of them, live on without the file
             os.close(self._file)
 
-    def _memory(self) -> memoryview:
-        if self._map is None:
-            self._map = mmap.mmap(self._file, _PAGE + self._num_slots * SLOT_BYTES)
-        return memoryview(self._map)
+    def _taken(self) -> mmap.mmap:
+        if self._flags is None:
+            self._flags = mmap.mmap(self._file, self._header)
+        return self._flags
 
-    def _slot(self, slot: int) -> memoryview:
-        start = _PAGE + slot * SLOT_BYTES
-        return self._memory()[start : start + SLOT_BYTES]
+    def _slot(self, slot: int, length: int) -> memoryview:
+        """Return a slot of at least so many bytes.
+
+        Raises:
+            MemoryError: If there is no address space for it.
+        """
+        if slot not in self._maps or len(self._maps[slot]) < length:
+            try:
+                self._maps[slot] = mmap.mmap(self._file, length, offset=self._header + slot * _LARGEST_SLOT)
+            except OSError as error:
+                raise MemoryError(
+                    f"a batch needs a slot of {size_in_words(length)}, which cannot be mapped ({error}); make batches smaller, "
+                    "or set `slots=0` of equitar.Loader, which sends them through torch's pipe"
+                ) from error
+        return memoryview(self._maps[slot])
+
+    def _packed(self, slot: int, batch: Any) -> Packed | None:
+        """Write a batch into a slot, which grows until it fits; None if it is larger than any slot."""
+        mapped = max(SLOT_BYTES, *map(len, self._maps.values()), 0)  # as large as another one had to be
+        while mapped <= _LARGEST_SLOT:
+            with suppress(Full):
+                return Packed(slot, mapped, pack(batch, Space(self._slot(slot, mapped))))
+            mapped *= 2
+        return None
 
     def sent(self, worker: int, batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
         """Yield what a worker sends: each batch in a slot if one is free.
 
         The worker frees its slots when it begins: their batches were sent to an iterator that has ended.
         """
-        taken = self._memory()
+        taken = self._taken()
         own = range(worker * self._slots_per_worker, (worker + 1) * self._slots_per_worker)
         for slot in own:
             taken[slot] = 0
         for record, batch in batches:
             free = next((slot for slot in own if not taken[slot]), None)
-            if free is None:
-                yield record, batch
-                continue
-            try:
-                packed = Packed(free, pack(batch, Space(self._slot(free))))
-            except Full:
+            packed = None if free is None else self._packed(free, batch)
+            if free is None or packed is None:
                 yield record, batch
                 continue
             taken[free] = 1
@@ -238,11 +262,11 @@ class SharedBuffers:
 
     def received(self, packed: Packed, *, views: bool, pinned: bool) -> Any:
         """Return a batch from its slot, which is free again unless the batch consists of views."""
-        batch = unpack(packed.rest, self._slot(packed.slot), views=views, pinned=pinned)
+        batch = unpack(packed.rest, self._slot(packed.slot, packed.mapped), views=views, pinned=pinned)
         if not views:
             self.free(packed.slot)
         return batch
 
     def free(self, slot: int) -> None:
         """Let a slot be written to again."""
-        self._memory()[slot] = 0
+        self._taken()[slot] = 0

@@ -25,7 +25,7 @@ from equitar.planning.line import Line
 from equitar.progress import Position
 from equitar.reading.reader import Reader, open_shards
 from equitar.rng import Purpose, fold, permutation
-from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, supplies_of
+from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, planned_supplies
 from equitar.sources import Sample, Source
 from equitar.urls import place_of, shown
 
@@ -183,7 +183,7 @@ class Repeats:
 
     def _lines(self) -> list[Line]:
         epoch = self._start.position.epoch
-        supplies = supplies_of(self._places.catalog, self._repeat)
+        supplies = planned_supplies(self._places.catalog, self._repeat)
         return [
             Line(supply, key=fold(fold(self._seed), supply.key, epoch), at_least=supply.copies) for supply in supplies
         ]

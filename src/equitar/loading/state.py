@@ -3,14 +3,18 @@
 A plan is a function of its arguments, so resuming needs nothing more: no buffer, no generator, no list of samples seen. What the
 plan depends on is stored in words, one entry for each argument and source, so that a state that does not fit is refused
 with the difference.
+
+All leaves of a state have fixed names, whatever the sources are, and are integers or one text: `torch.distributed.checkpoint` loads
+leaf by leaf into the state of now, and would miss a source that was removed or one that was added.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 from equitar.errors import PlanError
 from equitar.loading.request import Request
@@ -19,7 +23,8 @@ from equitar.planning.plan import Plan, skipped_by
 from equitar.planning.supply import Supply
 from equitar.progress import Position
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+PassRow: TypeAlias = tuple[str, int, int, int]  # a `PassPosition`
 
 
 class State(TypedDict):
@@ -32,11 +37,7 @@ class State(TypedDict):
         lanes: Lanes the epoch was planned with.
         world_size: Ranks the epoch was planned with.
         global_batch: Samples of all ranks at a step.
-        made_of: Arguments and sources of the plan.
-        summaries: Digest of the summary of each source that has one.
-        walk: How the epochs go along the passes: the epoch at whose start places hold, and these places.
-        places: Where each source stands in its passes if the run continues with another plan: see `Plan.pass_positions`.
-        given_up: How many copies of each source it gives up then.
+        details: What the plan depends on, in JSON: `Details`.
     """
 
     version: int
@@ -45,11 +46,17 @@ class State(TypedDict):
     lanes: int
     world_size: int
     global_batch: int
-    made_of: dict[str, str]
-    summaries: dict[str, str]
-    walk: tuple[int, list[tuple[str, int, int, int]]]
-    places: list[tuple[str, int, int, int]]
-    given_up: dict[str, int]
+    details: str
+
+
+class Details(TypedDict):
+    """What the plan of a run depends on."""
+
+    made_of: dict[str, str]  # arguments and sources
+    summaries: dict[str, str]  # digest of the summary of each source that has one
+    pass_start: tuple[int, list[PassRow]]  # an epoch, and where each source stands in its passes at its start
+    positions: list[PassRow]  # where each source stands if the epoch ends here: see `Plan.pass_positions`
+    given_up: dict[str, int]  # how many copies of each source are lost then
 
 
 def state_of(request: Request, plan: Plan, position: Position) -> State:
@@ -63,6 +70,13 @@ def state_of(request: Request, plan: Plan, position: Position) -> State:
         **{f"source {supply.name!r}": _shards_of(supply) for supply in resolved.supplies},
     }
     spec = plan.spec
+    details = Details(
+        made_of=made_of,
+        summaries=dict(resolved.catalog.file_digests),
+        pass_start=(spec.pass_start.epoch, _rows_of(spec.pass_start.positions)),
+        positions=_rows_of(plan.pass_positions(min(position.step, plan.num_steps))),
+        given_up=plan.given_up(min(position.step, plan.num_steps)),
+    )
     return State(
         version=STATE_VERSION,
         epoch=position.epoch,
@@ -70,12 +84,13 @@ def state_of(request: Request, plan: Plan, position: Position) -> State:
         lanes=spec.lanes,
         world_size=spec.world_size,
         global_batch=plan.global_batch,
-        made_of=made_of,
-        summaries=resolved.catalog.file_digests,
-        walk=(spec.pass_start.epoch, _rows_of(spec.pass_start.positions)),
-        places=_rows_of(plan.pass_positions(min(position.step, plan.num_steps))),
-        given_up=plan.given_up(min(position.step, plan.num_steps)),
+        details=json.dumps(details, sort_keys=True),
     )
+
+
+def _details_of(state: State) -> Details:
+    details: Details = json.loads(state["details"])
+    return details
 
 
 def position_in(state: State) -> Position:
@@ -91,12 +106,12 @@ def position_in(state: State) -> Position:
 
 def summaries_in(state: State) -> Mapping[str, str]:
     """Return the digests of summaries that a state names, by source."""
-    return state["summaries"]
+    return _details_of(state)["summaries"]
 
 
 def pass_start_in(state: State) -> PassStart:
     """Return how the epochs of a state go along the passes."""
-    epoch, places = state["walk"]
+    epoch, places = _details_of(state)["pass_start"]
     return PassStart(epoch=epoch, positions=tuple(PassPosition(*place) for place in places))
 
 
@@ -106,20 +121,22 @@ def pass_start_after(state: State) -> tuple[PassStart, int]:
     Within an epoch the ranks and lanes read side by side, so the rest of what they have begun is given up: see `given_up_by`.
     """
     epoch = state["epoch"] + (state["step"] > 0)
-    return PassStart(epoch=epoch, positions=tuple(PassPosition(*place) for place in state["places"])), epoch
+    return PassStart(
+        epoch=epoch, positions=tuple(PassPosition(*place) for place in _details_of(state)["positions"])
+    ), epoch
 
 
 def given_up_by(state: State, plan: Plan) -> dict[str, int]:
     """Return how many copies of each source are given up if a run continues from a state with another plan."""
-    result = Counter(state["given_up"])
+    result = Counter(_details_of(state)["given_up"])
     result.update(skipped_by(plan, pass_start_after(state)[0].positions))
     return {source: number for source, number in result.items() if number}
 
 
 def differences(state: State, now: State) -> list[str]:
     """Return in words how a state differs from that of now, apart from position, ranks and workers."""
-    before: dict[str, Any] = {"global batch": str(state["global_batch"]), **state["made_of"]}
-    after: dict[str, Any] = {"global batch": str(now["global_batch"]), **now["made_of"]}
+    before: dict[str, Any] = {"global batch": str(state["global_batch"]), **_details_of(state)["made_of"]}
+    after: dict[str, Any] = {"global batch": str(now["global_batch"]), **_details_of(now)["made_of"]}
     return [
         f"{name} was {before.get(name, 'not there')} and is {after.get(name, 'not there')}"
         for name in {**before, **after}
@@ -137,7 +154,7 @@ def check_state(state: State, now: State) -> None:
         )
 
 
-def _rows_of(places: Iterable[PassPosition]) -> list[tuple[str, int, int, int]]:
+def _rows_of(places: Iterable[PassPosition]) -> list[PassRow]:
     return [(place.source, place.pass_number, place.taken, place.copies) for place in places]
 
 

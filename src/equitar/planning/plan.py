@@ -119,8 +119,8 @@ def digest_of(supplies: Sequence[Supply], spec: PlanSpec, detail: str) -> str:
     return mix.hexdigest()
 
 
-Agree: TypeAlias = Literal["world", "rank"]
-Short: TypeAlias = Literal["error", "leave_out"]
+SameSourceAcross: TypeAlias = Literal["world", "rank"]
+SmallSources: TypeAlias = Literal["error", "leave_out"]
 Composition: TypeAlias = Literal["stratified", "independent"]
 
 

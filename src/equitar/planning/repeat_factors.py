@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from equitar.arrays import Float64, Int64
 from equitar.checks import plain_number
 from equitar.errors import LabelError, PlanError
 from equitar.presence import Presence, positions_of
+from equitar.text import listed
 
 Rounding: TypeAlias = Literal["systematic", "bernoulli", "ceil"]
 Scope: TypeAlias = Literal["all", "source"]
@@ -124,6 +125,87 @@ class ClassCounts:
     total: int
     names: tuple[str, ...] | None = None
     num_instances: Int64 | None = None
+
+    def over(self, vocabulary: Int64, names: tuple[str, ...]) -> ClassCounts:
+        """Return the same counts over a larger vocabulary, increasing, with names, (classes,) each."""
+
+        def spread(numbers: Int64) -> Int64:
+            result = np.zeros(len(vocabulary), np.int64)
+            result[np.searchsorted(vocabulary, self.ids)] = numbers
+            return result
+
+        return ClassCounts(
+            ids=vocabulary,
+            num_samples=spread(self.num_samples),
+            total=self.total,
+            names=names,
+            num_instances=None if self.num_instances is None else spread(self.num_instances),
+        )
+
+
+class IdOverlap(NamedTuple):
+    """Ids without class names that occur in several sources, where they are different classes.
+
+    Attributes:
+        sources: These sources.
+        ids: How many ids occur in two of them or more.
+        example: The smallest of these.
+    """
+
+    sources: tuple[str, ...]
+    ids: int
+    example: int
+
+    def __str__(self) -> str:
+        ids = f"{self.ids:,} ids, such as {self.example}, are" if self.ids > 1 else f"id {self.example} is"
+        return f"without class names, {ids} a different class in each of the sources {listed(self.sources)}"
+
+
+def id_overlap(ids: Mapping[str, Int64]) -> IdOverlap | None:
+    """Return which ids, (ids,) without repetition by the name of a source without class names, occur in several; None if none do.
+
+    >>> id_overlap({"a": np.array([0, 1, 2]), "b": np.array([7]), "c": np.array([2, 3])})
+    IdOverlap(sources=('a', 'c'), ids=1, example=2)
+    """
+    occurring, times = np.unique(np.concatenate([np.zeros(0, np.int64), *ids.values()]), return_counts=True)
+    shared = occurring[times > 1]
+    if not len(shared):
+        return None
+    sources = tuple(name for name, of_source in ids.items() if np.isin(of_source, shared).any())
+    return IdOverlap(sources, len(shared), int(shared[0]))
+
+
+def shared_vocabulary(
+    vocabularies: Mapping[str, tuple[Int64, Mapping[int, str] | None]],
+) -> tuple[Int64, tuple[str, ...]]:
+    """Return the vocabulary of sources whose ids mean the same classes: all ids, increasing, and a name for each.
+
+    Args:
+        vocabularies: By the name of a source: its ids, and their names or None.
+
+    Raises:
+        LabelError: If two sources have different names for an id.
+
+    >>> shared_vocabulary({"a": (np.array([3, 9]), None), "b": (np.array([1, 3]), {1: "cat", 3: "9"})})
+    (array([1, 3, 9]), ('cat', '9', 'id 9'))
+    """
+    named: dict[int, tuple[str, str]] = {}  # by id: its name, and the source that gives it
+    for source, (_, names) in vocabularies.items():
+        for label, name in (names or {}).items():
+            other, where = named.setdefault(label, (name, source))
+            if other != name:
+                raise LabelError(
+                    f"`labels_shared` needs one class for each id, but {label} is {other!r} in source {where!r} and {name!r} in "
+                    f"source {source!r}; index one of them with the class names of the other, or leave `labels_shared` out"
+                )
+    ids = np.unique(np.concatenate([np.zeros(0, np.int64), *(of_source for of_source, _ in vocabularies.values())]))
+    taken, result = {name for name, _ in named.values()}, []
+    for label in ids.tolist():
+        name = named[label][0] if label in named else str(label)
+        while label not in named and name in taken:  # a class of another id has this name
+            name = f"id {name}"
+        result.append(name)
+    return ids, tuple(result)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -1,1 +1,1 @@
-"""Samples out of indexed shards: open, slice, prefetch, and go on after damage."""
+"""Samples out of indexed shards: open, slice, prefetch, and continue after damage."""

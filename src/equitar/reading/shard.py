@@ -23,7 +23,7 @@ from equitar.urls import shown
 
 _GAP = 1 << 16  # bytes between two members up to which one read is cheaper than two
 _KEY_BYTES = 100  # about what a key takes in memory
-_FEW = 16  # all keys are decoded once more than one in so many was asked for
+_FEW = 16  # all keys are decoded once more than one in so many was requested
 
 
 class _Table(NamedTuple):

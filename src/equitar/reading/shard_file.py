@@ -21,6 +21,7 @@ from equitar.sources import Cache, Source
 from equitar.storage.cache import cached
 from equitar.storage.ranges import LocalRanges, Ranges, RangesFile
 from equitar.storage.remote import RemoteRanges
+from equitar.storage.retry import Retry
 from equitar.storage.streams import filled, inflate, run_pipe
 from equitar.urls import local_path, shown
 
@@ -179,7 +180,7 @@ class _Opening:
             if self._remote is not None:
                 self._remote.copy_to(file)
             else:
-                run_pipe(self._url, file)
+                run_pipe(self._url, file, self._retry())
                 self._check_size(file.tell(), None)
             return
         with self._compressed() as compressed:
@@ -189,7 +190,7 @@ class _Opening:
     def _compressed(self) -> Iterator[BinaryIO]:
         """Open the shard to inflate it."""
         if self._url.startswith("pipe:"):
-            with filled(partial(run_pipe, self._url)) as file:
+            with filled(partial(run_pipe, self._url, retry=self._retry())) as file:
                 self._check_size(os.fstat(file.fileno()).st_size, None)
                 yield file
         else:
@@ -197,6 +198,11 @@ class _Opening:
             yield cast("BinaryIO", RangesFile(ranges))
             if self._remote is None:
                 ranges.close()
+
+    def _retry(self) -> Retry | None:
+        if self._unchecked:  # it has failed before, as often as it may
+            return None
+        return Retry(shown(self._url), self._source.retries, self._source.storage_options, self._stopped)
 
     def _end(self) -> int:
         """Return where the last member ends in what will be sliced."""

@@ -1,11 +1,4 @@
-"""What in classes and repeats should make a person stop? One rule, one function; each has its section in docs/report.md.
-
-What is a finding? One thing in a report that a person should look at, with the number found and what to do.
-
-What should a person look at before training? All findings about a report.
-
-What in the plan of an epoch should make a person stop? One rule, one function; each has its section in docs/report.md.
-"""
+"""Findings of a report: what a person should look at before training. One rule, one function; docs/report.md explains each."""
 
 from __future__ import annotations
 
@@ -30,13 +23,13 @@ class Finding(NamedTuple):
     Attributes:
         kind: Which rule found it: the anchor of its section in the documentation.
         level: ``problem``: training will not do what was meant; ``look``: make sure that it was meant; ``note``: good to know.
-        found: What was found, with its number.
+        text: What was found, with its number.
         todo: What to do.
     """
 
     kind: str
     level: Level
-    found: str
+    text: str
     todo: str
 
 
@@ -46,15 +39,27 @@ _MUCH_LONGER = 1.5  # a pass with repeats, in one without
 _MUCH_SHIFTED = 0.1  # share of a source
 _LIFTED = 1.5  # copies of a class with factor 1, in its samples
 _LONG_TAIL = 100  # samples of the commonest class, in those of the rarest
-_MANY_BARE = 0.01  # of the samples of a source
+_MANY_UNLABELLED = 0.01  # of the samples of a source
+_MANY_PASSES, _TOO_MANY_PASSES = 5, 20
+_PART_OF_A_PASS = 0.5
+_MUCH_LEFT_OUT = 0.05  # of a pass
+_FEW_BATCHES = 10  # of a source in an epoch
+_UNEVEN = 1.5  # bytes of a worker, in those of the mean worker
 
 
-def class_findings(report: Report) -> Iterator[Finding]:
-    """Yield what is to be looked at in labels, classes and repeats."""
+def findings_of(report: Report) -> list[Finding]:
+    """Return what should be looked at, the worst first."""
+    findings = [*_plan_findings(report), *_class_findings(report)]
+    return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
+
+
+def _class_findings(report: Report) -> Iterator[Finding]:
+    """Yield what to look at in labels, classes and repeats."""
     yield from _labels(report)
     classes = report.stats.classes
     if classes is None or not classes.names:
         return
+    yield from _ids_overlap(report)
     yield from _few_samples(classes)
     yield from _empty_classes(classes)
     if report.stats.repeat is None:
@@ -68,24 +73,36 @@ def class_findings(report: Report) -> Iterator[Finding]:
 
 
 def _labels(report: Report) -> Iterator[Finding]:
-    bare = [one.name for one in report.rows if one.unlabelled is None]
-    if bare:
+    sources = report.stats.sources
+    without = [source.name for source in sources if source.labels is None]
+    if without:
         yield Finding(
             "no-labels",
-            "look" if len(bare) < len(report.rows) else "note",
-            f"{len(bare)} of {len(report.rows)} sources were indexed without labels: {listed(bare)}",
-            "Nothing of them is among the classes, and they cannot be repeated. If they have labels, run `equitar index` "
-            "again with --labels or --labels-from.",
+            "look" if len(without) < len(sources) else "note",
+            f"{len(without)} of {len(sources)} sources were indexed without labels: {listed(without)}",
+            "They are not counted among the classes, and cannot be repeated. If they have labels, run `equitar index` again "
+            "with --labels or --labels-from.",
         )
-    for one, source in zip(report.rows, report.stats.sources, strict=True):
-        if one.unlabelled and one.unlabelled > _MANY_BARE * source.samples:
+    for source in sources:
+        if source.unlabelled and source.unlabelled > _MANY_UNLABELLED * source.samples:
             yield Finding(
                 "samples-without-labels",
                 "look",
-                f"{one.unlabelled:,} samples of {one.name} have no label ({one.unlabelled / source.samples:.1%})",
-                "Are they meant to? They come once each. Index again with mended labels, or leave them out: "
+                f"{source.unlabelled:,} samples of {source.name} have no label ({source.unlabelled / source.samples:.1%})",
+                "Is that intended? Each of them is drawn once in a pass. Fix the labels and index again, or leave them out: "
                 'RepeatFactor(empty="drop").',
             )
+
+
+def _ids_overlap(report: Report) -> Iterator[Finding]:
+    if report.stats.id_overlap is not None:
+        yield Finding(
+            "ids-overlap",
+            "look",
+            str(report.stats.id_overlap),
+            "If an id is the same class in all sources, pass labels_shared=True (--shared-ids), or index them with --classes. "
+            "Otherwise repeat factors are computed for each source alone.",
+        )
 
 
 def _few_samples(classes: ClassStats) -> Iterator[Finding]:
@@ -95,8 +112,8 @@ def _few_samples(classes: ClassStats) -> Iterator[Finding]:
             "few-samples",
             "look",
             f"{few:,} of {len(classes.names):,} classes have fewer than {_FEW_SAMPLES} samples: {listed(classes.names[:few])}",
-            "Repeats show the same few images again. Are they labelled rightly? Add samples, join classes, or keep them from "
-            "repeats: RepeatFactor(min_count=...).",
+            "Repeats show the same few samples again. Are their labels right? Add samples, merge classes, or do not repeat "
+            "them: RepeatFactor(min_count=...).",
         )
 
 
@@ -106,7 +123,7 @@ def _empty_classes(classes: ClassStats) -> Iterator[Finding]:
             "empty-classes",
             "look",
             f"{classes.without_samples:,} classes of the vocabulary have no sample",
-            "They change no factor, and nothing will teach them. Is it the right vocabulary, and are all shards listed?",
+            "They change no factor, and a model cannot learn them. Is it the right vocabulary, and are all shards listed?",
         )
 
 
@@ -117,7 +134,7 @@ def _long_tail(classes: ClassStats) -> Iterator[Finding]:
             "long-tail",
             "note",
             f"class {classes.names[-1]} has {times:,.0f} times the samples of {classes.names[0]}, and nothing is repeated",
-            "If rare classes matter, see below what a threshold would do; LVIS takes 0.001.",
+            "If rare classes matter, see below what a threshold would do; LVIS uses 0.001.",
         )
 
 
@@ -127,20 +144,20 @@ def _longer(report: Report) -> Iterator[Finding]:
         yield Finding(
             "much-longer",
             "look",
-            f"repeats make a pass {after / before:.2f} times as long: {after:,.0f} samples in place of {before:,}",
-            "Training takes as much longer. A lower threshold repeats less; a cap shortens only the rarest classes.",
+            f"repeats make a pass {after / before:.2f} times as long: {after:,.0f} samples instead of {before:,}",
+            "An epoch takes that much longer. A lower threshold repeats less; a cap limits only the rarest classes.",
         )
 
 
 def _shifted(report: Report) -> Iterator[Finding]:
-    for one, row in zip(report.stats.sources, report.rows, strict=True):
-        share = row.copies / max(1.0, report.copies)
-        if abs(share - one.share_before) > _MUCH_SHIFTED:
+    for source in report.stats.sources:
+        share = source.pass_copies / max(1.0, report.copies)
+        if abs(share - source.share_before) > _MUCH_SHIFTED:
             yield Finding(
                 "shifted-shares",
                 "look",
-                f"repeats change the share of source {one.name} from {one.share_before:.1%} to {share:.1%} of all samples",
-                "To keep the shares as they were, give weights=BySamples().",
+                f"repeats change the share of source {source.name} from {source.share_before:.1%} to {share:.1%} of all samples",
+                "To keep the shares as they were, pass weights=BySamples().",
             )
 
 
@@ -150,7 +167,7 @@ def _factors(classes: ClassStats, factors: Float64) -> Iterator[Finding]:
             "nothing-repeated",
             "problem",
             f"no class is below the threshold: the rarest, {classes.names[0]}, has a frequency of {classes.frequency[0]:.3g}",
-            "Repeats do nothing. Take a larger threshold from the table, or leave it out.",
+            "Repeats do nothing. Use a larger threshold from the table, or leave it out.",
         )
     elif factors.max() >= _LARGE_FACTOR:
         most = int(factors.argmax())
@@ -160,12 +177,12 @@ def _factors(classes: ClassStats, factors: Float64) -> Iterator[Finding]:
             "problem" if factors[most] >= _TOO_LARGE_FACTOR else "look",
             f"{int((factors >= _LARGE_FACTOR).sum()):,} classes are repeated {_LARGE_FACTOR} times or more; the most "
             f"is {factors[most]:.1f} times, class {classes.names[most]} with {samples}",
-            "A model may learn these images by heart. A cap (--cap, RepeatFactor(cap=...)) or a lower threshold bounds it.",
+            "A model may memorize these samples. A cap (--cap, RepeatFactor(cap=...)) or a lower threshold limits this.",
         )
 
 
 def _lifted(report: Report, classes: ClassStats, factors: Float64) -> Iterator[Finding]:
-    passes = [one.passes for one in report.stats.sources]
+    passes = [source.passes for source in report.stats.sources]
     if max(passes) > 1.01 * min(passes):  # what lifts a class is the passes of its source
         return
     times = classes.copies / classes.samples / max(passes)
@@ -175,28 +192,21 @@ def _lifted(report: Report, classes: ClassStats, factors: Float64) -> Iterator[F
         yield Finding(
             "lifted-by-company",
             "note",
-            f"{classes.names[most]} comes {times[most]:.2f} times as often without being repeated itself, as rare classes "
-            f"share its samples; so do {len(lifted) - 1:,} others (more than {_LIFTED} times)",
+            f"{classes.names[most]} is drawn {times[most]:.2f} times as often without being repeated itself, as rare "
+            f"classes share its samples; so are {len(lifted) - 1:,} others (more than {_LIFTED} times)",
             "This is how repeat factors work: a sample is repeated for its rarest label. A lower threshold lifts them less.",
         )
 
 
-_MANY_PASSES, _TOO_MANY_PASSES = 5, 20
-_PART_OF_A_PASS = 0.5
-_MUCH_LEFT_OUT = 0.05  # of a pass
-_FEW_BATCHES = 10  # of a source in an epoch
-_UNEVEN = 1.5  # bytes of a worker, in those of the mean one
-
-
-def plan_findings(report: Report) -> Iterator[Finding]:
-    """Yield what is to be looked at in steps, sources and readers."""
+def _plan_findings(report: Report) -> Iterator[Finding]:
+    """Yield what to look at in steps, sources and readers."""
     plan = report.plan
     if plan is None:
         yield Finding(
             "no-plan",
             "note",
-            "no batch size was given, so there are no steps, schedule and readers here",
-            "Give --batch-size, --world-size and --num-workers, or the training's own pipeline as package.module:name.",
+            "no batch size was given, so there are no steps, schedule or readers",
+            "Pass --batch-size, --world-size and --num-workers, or the training's own pipeline as package.module:name.",
         )
         return
     if plan.world_size == 1:
@@ -204,7 +214,7 @@ def plan_findings(report: Report) -> Iterator[Finding]:
             "one-rank",
             "note",
             "this is the plan of a single rank",
-            "If training runs on more, give --world-size: steps, remainders and readers depend on it.",
+            "If training runs on more, pass --world-size: steps, remainders and readers depend on it.",
         )
     yield from _never_drawn(report, plan)
     yield from _passes(report)
@@ -215,101 +225,96 @@ def plan_findings(report: Report) -> Iterator[Finding]:
 
 
 def _never_drawn(report: Report, plan: Preview) -> Iterator[Finding]:
-    drawn = {one.name for one in plan.sources if one.samples}
+    drawn = {source.name for source in plan.sources if source.samples}
     needed = plan.batch_size * plan.world_size
-    for one in report.rows:
-        if one.name not in drawn:
+    for source in report.stats.sources:
+        if source.name not in drawn:
             yield Finding(
                 "never-drawn",
-                "problem" if one.copies < needed else "look",  # enough, and yet no step: its weight is none
-                f"source {one.name} is never drawn: a pass of it has {one.copies:,.0f} samples, one global batch {needed:,}",
-                "Lower the batch size, give it a weight, join it with a source like it, or leave it out on purpose.",
+                "problem" if source.pass_copies < needed else "look",  # enough for a batch, but its weight is 0
+                f"source {source.name} is never drawn: a pass of it has {source.pass_copies:,.0f} samples, one global batch {needed:,}",
+                "Lower the batch size, give it a weight, merge it with a similar source, or leave it out on purpose.",
             )
 
 
 def _passes(report: Report) -> Iterator[Finding]:
-    for one in report.stats.sources:
-        if one.passes >= _MANY_PASSES:
+    for source in report.stats.sources:
+        if source.passes >= _MANY_PASSES:
             yield Finding(
                 "many-passes",
-                "problem" if one.passes >= _TOO_MANY_PASSES else "look",
-                f"source {one.name} is seen {one.passes:,.1f} times in one epoch ({one.samples:,} samples)",
-                "A model may learn it by heart. Lower its weight, take fewer steps, or set max_passes.",
+                "problem" if source.passes >= _TOO_MANY_PASSES else "look",
+                f"source {source.name} is seen {source.passes:,.1f} times in one epoch ({source.samples:,} samples)",
+                "A model may memorize it. Lower its weight, take fewer steps, or set max_passes.",
             )
-        elif 0 < one.passes < _PART_OF_A_PASS:
+        elif 0 < source.passes < _PART_OF_A_PASS:
             yield Finding(
                 "part-of-a-pass",
                 "note",
-                f"an epoch goes through {one.passes:.1%} of source {one.name}",
-                "Nothing is lost: the next epoch goes on where this one stops. To see all of it in each, take more steps or "
-                "raise its weight.",
+                f"an epoch goes through {source.passes:.1%} of source {source.name}",
+                "Nothing is lost: the next epoch continues where this one stops. To see all of it in each epoch, take more "
+                "steps or raise its weight.",
             )
 
 
 def _remainders(report: Report, plan: Preview) -> Iterator[Finding]:
-    in_pass = {one.name: one.copies for one in report.rows}
-    for one in plan.sources:
-        share = one.remainder / max(1, in_pass[one.name])
+    in_pass = {source.name: source.pass_copies for source in report.stats.sources}
+    for source in plan.sources:
+        share = source.remainder / max(1, in_pass[source.name])
         if share > _MUCH_LEFT_OUT:
             yield Finding(
                 "large-remainder",
                 "look",
-                f"{share:.1%} of source {one.name} is left out of each pass: {one.remainder:,} samples that fill no global "
+                f"{share:.1%} of source {source.name} is left out of each pass: {source.remainder:,} samples that fill no global "
                 "batch",
-                "Each pass leaves out others, so over epochs all of them come. A smaller global batch leaves out fewer.",
+                "Each pass leaves out others, so over epochs all of them are drawn. A smaller global batch leaves out fewer.",
             )
 
 
 def _few_batches(plan: Preview) -> Iterator[Finding]:
-    for one in plan.sources:
-        if one.batches is not None and 0 < one.batches < _FEW_BATCHES and one.batches < plan.steps:
+    for source in plan.sources:
+        if source.batches is not None and 0 < source.batches < _FEW_BATCHES and source.batches < plan.steps:
             yield Finding(
                 "few-batches",
                 "look",
-                f"source {one.name} is drawn at {one.batches} of {plan.steps:,} steps",
-                "Too few to say anything about its loss. Lower the batch size, raise its weight, or mix sources within "
+                f"source {source.name} is drawn at {source.batches} of {plan.steps:,} steps",
+                "Too few for a reliable loss of this source. Lower the batch size, raise its weight, or mix sources within "
                 "batches.",
             )
 
 
 def _readers(plan: Preview) -> Iterator[Finding]:
-    idle = [one for one in plan.consumers if not one.samples]
+    idle = [consumer for consumer in plan.consumers if not consumer.samples]
     if idle:
         yield Finding(
             "idle-workers",
             "problem",
             f"{len(idle):,} of {len(plan.consumers):,} workers read nothing, such as worker {idle[0].worker} of rank "
             f"{idle[0].rank}: an epoch has {plan.steps:,} steps",
-            f"Take at most {plan.steps:,} workers for each rank.",
+            f"Use at most {plan.steps:,} workers for each rank.",
         )
         return
-    num_bytes = np.array([one.bytes for one in plan.consumers])
+    num_bytes = np.array([consumer.bytes for consumer in plan.consumers])
     times = num_bytes.max() / max(1, num_bytes.mean())
     if times > _UNEVEN:
         most = plan.consumers[int(num_bytes.argmax())]
         yield Finding(
             "uneven-readers",
             "look",
-            f"worker {most.worker} of rank {most.rank} reads {times:.1f} times the bytes of the mean worker",
-            "The slowest reader sets the pace. Look for samples far larger than others; where each worker has few steps, take "
+            f"worker {most.worker} of rank {most.rank} reads {times:.1f} times the bytes of the average worker",
+            "The slowest reader sets the pace. Look for samples far larger than others; if each worker has few steps, use "
             "fewer workers.",
         )
 
 
 def _shared_shards(report: Report, plan: Preview) -> Iterator[Finding]:
-    few = [one for one in report.stats.sources if one.passes and one.shards < plan.num_consumers]
+    few = [source for source in report.stats.sources if source.passes and source.shards < plan.num_consumers]
     if few:
-        fewest = min(few, key=lambda one: one.shards)
+        fewest = min(few, key=lambda source: source.shards)
         yield Finding(
             "few-shards",
             "note",
-            f"{plan.num_consumers:,} workers share the shards of {listed([one.name for one in few])} (source {fewest.name} "
+            f"{plan.num_consumers:,} workers share the shards of {listed([source.name for source in few])} (source {fewest.name} "
             f"has {fewest.shards:,})",
-            "Each reads its own part of a shard and nothing is read twice. On a store that is slow by request, write more "
-            "and smaller shards.",
+            "Each reads its own part of a shard and nothing is read twice. On a store with slow requests, write more and "
+            "smaller shards.",
         )
-
-
-def findings_of(report: Report) -> list[Finding]:
-    """Return what should be looked at, the worst first."""
-    return sorted([*plan_findings(report), *class_findings(report)], key=lambda one: LEVELS.index(one.level))

@@ -1,7 +1,7 @@
-"""How does a report look? One page of HTML that asks for nothing: styles and plots stand in it, and it has no script.
+"""The HTML page of a report: one file that loads nothing, with styles and plots in it, and no script.
 
-Names of classes and sources are whatever a label file said: the template escapes all that it is given, and the page forbids
-itself to load or run anything. Each number stands in a `<data>` element, whose value is the number as it was counted.
+Names of classes and sources are whatever a label file holds: the template escapes everything, and the page forbids itself to
+load or run anything. Each number is in a `<data>` element, whose value is the exact number.
 """
 
 from __future__ import annotations
@@ -40,20 +40,22 @@ def report(
     path: str,
     *,
     repeat: Repeat = None,
+    labels_shared: bool = False,
     epoch: int = 0,
     num_workers: int = 0,
     command: str | None = None,
 ) -> Report:
-    """Write a page to look at before training: sources, classes, thresholds, schedule, readers, and what is odd about them.
+    """Write a page to look at before training: sources, classes, thresholds, schedule, readers, and findings about them.
 
     Args:
         sources: Indexed sources; or what `debiased`, `mixed` or `exact` returned: then there are steps and readers too. Give
             these `rank` and `world_size` to plan for other ranks than there are.
         path: Where to write the page.
         repeat: As for `debiased`; None repeats nothing, or as batches do.
+        labels_shared: As for `debiased`; batches may have it already.
         epoch: Which epoch of batches.
         num_workers: DataLoader workers of each rank.
-        command: What is said to have made it.
+        command: The command line to show as what made it.
 
     Returns:
         The numbers on the page.
@@ -64,10 +66,10 @@ def report(
         RuntimeError: If jinja2 or matplotlib is not installed.
     """
     require_report()
-    found = report_of(sources, repeat=repeat, epoch=epoch, num_workers=num_workers)
-    page = page_of(found, command=command, made=datetime.now(timezone.utc))
+    numbers = report_of(sources, repeat=repeat, labels_shared=labels_shared, epoch=epoch, num_workers=num_workers)
+    page = page_of(numbers, command=command, created=datetime.now(timezone.utc))
     Path(path).write_text(page, encoding="utf-8")
-    return found
+    return numbers
 
 
 def require_report() -> None:
@@ -75,17 +77,17 @@ def require_report() -> None:
     missing = [name for name in ("jinja2", "matplotlib") if importlib.util.find_spec(name) is None]
     if missing:
         raise RuntimeError(
-            f"a report needs {' and '.join(missing)}, not installed here; run `pip install 'equitar[report]'`"
+            f"a report needs {' and '.join(missing)}, not installed; run `pip install 'equitar[report]'`"
         )
 
 
-def page_of(found: Report, *, command: str | None, made: datetime) -> str:
+def page_of(report: Report, *, command: str | None, created: datetime) -> str:
     """Return the page of a report.
 
     Args:
-        found: The numbers.
-        command: What made it; None says nothing.
-        made: When.
+        report: The numbers.
+        command: The command line that made it; None shows none.
+        created: When.
     """
     import jinja2  # noqa: PLC0415  (an extra)
 
@@ -97,19 +99,19 @@ def page_of(found: Report, *, command: str | None, made: datetime) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(size=size_in_words, short=three_digits)
-    names = [one.name for one in found.stats.sources]
+    names = [source.name for source in report.stats.sources]
     return environment.get_template("report.html").render(
-        report=found,
-        findings=findings_of(found),
-        planned={one.name: one for one in found.plan.sources} if found.plan else {},
+        report=report,
+        findings=findings_of(report),
+        planned={source.name: source for source in report.plan.sources} if report.plan else {},
         letters=dict(zip(names, letters_of(names), strict=True)),
-        colors={name: at % _COLORS for at, name in enumerate(names)},
-        plots=_plots(found),
-        classes=_class_rows(found.stats.classes),
-        schedules=_schedules(found.plan) if found.plan else [],
-        readers=_readers(found.plan) if found.plan else {},
+        colors={name: index % _COLORS for index, name in enumerate(names)},
+        plots=_plots(report),
+        classes=_class_rows(report.stats.classes),
+        schedules=_schedules(report.plan) if report.plan else [],
+        readers=_readers(report.plan) if report.plan else {},
         command=command,
-        made=made.strftime("%Y-%m-%d %H:%M UTC"),
+        created=created.strftime("%Y-%m-%d %H:%M UTC"),
         versions=f"equitar {_own_version()}, Python {sys.version.split()[0]}, numpy {np.__version__}",
     )
 
@@ -118,22 +120,22 @@ def _own_version() -> str:
     try:
         return version("equitar")
     except PackageNotFoundError:  # run from a checkout that is not installed
-        return "of a checkout"
+        return "(not installed)"
 
 
-def _plots(found: Report) -> dict[str, Any]:
-    """Return the plots there is something for, by name."""
+def _plots(report: Report) -> dict[str, Any]:
+    """Return the plots that have data, by name."""
     from markupsafe import Markup  # noqa: PLC0415  (comes with jinja2)
 
     from equitar.reporting import svg  # noqa: PLC0415  (matplotlib is an extra, and slow)
 
     plots: dict[str, Any] = {"labels": None}
-    classes = found.stats.classes
+    classes = report.stats.classes
     if classes is not None and classes.names:
         plots["classes"] = Markup(svg.class_plot(classes))  # noqa: S704  (matplotlib escapes names)
         plots["factors"] = Markup(svg.factor_plot(classes))  # noqa: S704
-    if found.label_numbers is not None and len(found.label_numbers) > 2:
-        plots["labels"] = Markup(svg.label_plot(found.label_numbers))  # noqa: S704
+    if report.label_numbers is not None and len(report.label_numbers) > 2:
+        plots["labels"] = Markup(svg.label_plot(report.label_numbers))  # noqa: S704
     return plots
 
 
@@ -151,24 +153,27 @@ def _class_rows(classes: ClassStats | None) -> dict[str, list[dict[str, Any]]]:
     grown = np.argsort(classes.samples - classes.copies, kind="stable")[:_CLASSES]
     return {
         "rarest": rows[:_CLASSES],
-        "most": [rows[one] for one in most.tolist()],
-        "grown": [rows[one] for one in grown.tolist()],
+        "most": [rows[row] for row in most.tolist()],
+        "grown": [rows[row] for row in grown.tolist()],
         "all": rows if _CLASSES < len(rows) <= _ALL_CLASSES else [],
     }
 
 
 def _schedules(plan: Preview) -> list[list[str]]:
     """Return the name of the source of each of the first steps: once, or for each of the first ranks."""
-    names = [one.name for one in plan.sources]
-    return [[names[one] for one in steps[:_STEPS].tolist()] for steps in (plan.schedule or ())[:_RANKS]]
+    names = [source.name for source in plan.sources]
+    return [[names[source] for source in steps[:_STEPS].tolist()] for steps in (plan.schedule or ())[:_RANKS]]
 
 
 def _readers(plan: Preview) -> dict[str, Any]:
-    """Return least, median and most of what consumers read, and the consumers of each rank."""
+    """Return minimum, median and maximum of what consumers read, and the consumers of each rank."""
     ranks: dict[int, list[Any]] = {}
-    for one in plan.consumers:
-        ranks.setdefault(one.rank, []).append(one)
-    columns = {name: [getattr(one, name) for one in plan.consumers] for name in ("steps", "shards", "samples", "bytes")}
+    for consumer in plan.consumers:
+        ranks.setdefault(consumer.rank, []).append(consumer)
+    columns = {
+        name: [getattr(consumer, name) for consumer in plan.consumers]
+        for name in ("steps", "shards", "samples", "bytes")
+    }
     return {
         "ranks": ranks,
         "summary": {name: (min(each), float(np.median(each)), max(each)) for name, each in columns.items()},

@@ -1,4 +1,4 @@
-"""What do sidecars say, for DuckDB, pandas and the like? One Parquet file with a row for each sample, in the order of the tars.
+"""Export of sidecars to Parquet, for DuckDB, pandas and polars: a row for each sample, in the order of the tars.
 
 ============== ============= =========================================================================================
 column         type          holds
@@ -6,13 +6,13 @@ column         type          holds
 source         string        name of the source
 shard          string        path of the shard below the root of its source
 row            int64         place of the sample in its shard, from 0
-key            string        its key; binary on request, as the names in a tar may be any bytes
+key            string        its key; binary on request, as names in a tar may be any bytes
 bytes          int64         length of its data, all fields together
 sizes          map           length of the data of each field, by field
 labels         list<int64>   ids of its labels, increasing; null if the source was indexed without labels
 counts         list<int64>   how often each of them occurs in the sample
 label_names    list<string>  name of each of them; null if the source has ids only
-repeat_factor  double        how often it is emitted in a pass, on average; this column is there with `repeat` only
+repeat_factor  double        how often it is emitted in a pass, on average; only with `repeat`
 ============== ============= =========================================================================================
 
 Shards are read a few at a time and written as row groups, so that memory does not grow with their number.
@@ -47,23 +47,25 @@ def export(
     path: str,
     *,
     repeat: Repeat = None,
+    labels_shared: bool = False,
     binary_keys: bool = False,
     progress: bool = True,
 ) -> int:
-    """Write what sidecars say of every sample as a Parquet file, see the module, and return how many samples there are.
+    """Write a Parquet file with a row for each sample, see the module, and return the number of samples.
 
     Args:
-        sources: Indexed sources. What `keep` leaves out is there too; with `repeat`, its factor is 0.
+        sources: Indexed sources. Samples that `keep` leaves out are included; with `repeat`, their factor is 0.
         path: The file to write, on a local disk.
         repeat: As for `debiased`.
+        labels_shared: As for `debiased`.
         binary_keys: Whether keys are binary, not text.
         progress: Whether a terminal shows a bar.
 
     Raises:
         RuntimeError: If pyarrow is not installed.
         SidecarError: If a sidecar or summary is missing or damaged, or repeats find no labels.
-        StorageError: If the path is not of a local disk.
-        ValueError: If a key is no UTF-8, and keys are to be text.
+        StorageError: If the path is not on a local disk.
+        ValueError: If a key is not UTF-8, and keys are to be text.
     """
     try:
         from pyarrow import parquet  # noqa: PLC0415  (an extra, and slow to import)
@@ -74,7 +76,7 @@ def export(
     local = local_path(path)
     if local is None:
         raise StorageError(f"{path} must be a file on a local disk; write it there and copy it")
-    catalog = catalog_of(listed_sources(sources))
+    catalog = catalog_of(listed_sources(sources), labels_shared=labels_shared)
     total = sum(int(summary.num_samples.sum()) for summary in catalog.summaries)
     schema = _schema(with_factor=repeat is not None, binary_keys=binary_keys)
     partial = Path(local).with_name(f"{Path(local).name}.{uuid.uuid4().hex}.partial")
@@ -110,13 +112,13 @@ def _schema(*, with_factor: bool, binary_keys: bool) -> pa.Schema:
 
 
 def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield tables together, until they are a group."""
+    """Yield tables joined to row groups."""
     import pyarrow as pa  # noqa: PLC0415
 
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)
-        if sum(one.num_rows for one in waiting) >= _GROUP:
+        if sum(table.num_rows for table in waiting) >= _GROUP:
             yield pa.concat_tables(waiting)
             waiting = []
     if waiting:
@@ -124,7 +126,7 @@ def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _tables(catalog: Catalog, repeat: Repeat, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield what is written of each shard."""
+    """Yield the table of each shard."""
     import pyarrow as pa  # noqa: PLC0415
 
     factors: Sequence[Callable[[int, Sidecar], Int64] | None] = [None] * len(catalog.sources)
@@ -141,7 +143,7 @@ def _tables(catalog: Catalog, repeat: Repeat, schema: pa.Schema) -> Iterator[pa.
 
 
 def _columns(sidecar: Sidecar, where: str, key_type: pa.DataType) -> dict[str, Any]:
-    """Return what a sidecar says of its rows, a column each."""
+    """Return the columns of the rows of a sidecar, by name."""
     import pyarrow as pa  # noqa: PLC0415
 
     field_names = pa.array(sidecar.table.fields, pa.string()).take(pa.array(sidecar.table.field))
@@ -175,6 +177,6 @@ def _keys(keys: Sequence[str], where: str, key_type: pa.DataType) -> pa.Array:
     try:
         return pa.array(keys, key_type)
     except UnicodeEncodeError:
-        key = next(key for key in keys if any("\ud800" <= one <= "\udfff" for one in key))
-        mend = "pass `binary_keys=True` (`--binary-keys`)"
-        raise ValueError(f"a key must be UTF-8 to be exported as text; got {key!r} in {where}; {mend}") from None
+        key = next(key for key in keys if any("\ud800" <= letter <= "\udfff" for letter in key))
+        fix = "pass `binary_keys=True` (`--binary-keys`)"
+        raise ValueError(f"a key must be UTF-8 to be exported as text; got {key!r} in {where}; {fix}") from None

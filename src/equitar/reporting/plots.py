@@ -1,6 +1,6 @@
-"""What does repeating do, at a glance? Classes by rank, rarest first, and the shares of the sources, before and after.
+"""Plots of statistics: samples of classes by rank, rarest first, and the shares of the sources, before and after repeats.
 
-Rank 1 is the rarest class, so that a logarithmic axis gives its room to the tail, which is what repeats are about.
+Rank 1 is the rarest class, so that a logarithmic axis gives most room to the tail, which is what repeats change.
 matplotlib is the extra `plot`; it is imported when a figure is drawn, and no state of pyplot is touched.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BEFORE, AFTER, INK, GRID = "#8593a1", "#d1495b", "#27313b", "#e4e8ec"
-DENSE = 2000  # points from which on they are drawn as pixels
+DENSE = 2000  # from so many points on, they are drawn as pixels
 _FEW = 40  # classes that get a bar each
 _LONG = 18  # letters of a name
 _LETTERS = 90  # of all names that stand side by side
@@ -29,8 +29,8 @@ def require_matplotlib() -> None:
         raise RuntimeError("a plot needs matplotlib, which is not installed; run `pip install 'equitar[plot]'`")
 
 
-def plot_stats(found: Stats, path: str) -> None:
-    """Draw statistics into a file, whose ending (.png, .pdf, .svg) says how.
+def plot_stats(stats: Stats, path: str) -> None:
+    """Draw statistics into a file, whose suffix (.png, .pdf, .svg) is its format.
 
     Raises:
         RuntimeError: If matplotlib is not installed.
@@ -39,20 +39,20 @@ def plot_stats(found: Stats, path: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (an extra, and slow)
     from matplotlib.figure import Figure  # noqa: PLC0415  (as above)
 
-    classes = found.classes if found.classes is not None and found.classes.names else None
-    widths = [2.2] * (classes is not None) + [1.0] * (classes is None or len(found.sources) > 1)
+    classes = stats.classes if stats.classes is not None and stats.classes.names else None
+    widths = [2.2] * (classes is not None) + [1.0] * (classes is None or len(stats.sources) > 1)
     figure = Figure(figsize=(2.4 + 3 * sum(widths), 4.8), dpi=150, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
-    for one in axes:
-        quiet(one)
+    for axis in axes:
+        quiet(axis)
     if classes:
         draw_classes(axes[0], classes)
     if len(axes) > 1 or not classes:
-        _draw_shares(axes[-1], found)
-    repeated = f"repeat: {found.repeat}" if found.repeat else "nothing repeated"
+        _draw_shares(axes[-1], stats)
+    repeated = f"repeat: {stats.repeat}" if stats.repeat else "nothing repeated"
     figure.suptitle(
-        f"{found.samples:,} samples, {found.copies:,.0f} emitted in an epoch ({repeated})", color=INK, fontsize=12
+        f"{stats.samples:,} samples, {stats.copies:,.0f} emitted in an epoch ({repeated})", color=INK, fontsize=12
     )
     figure.savefig(path)
 
@@ -85,19 +85,19 @@ def draw_classes(axes: Axes, classes: ClassStats, *, few: int = _FEW) -> None:
     axes.legend(frameon=False, loc="upper left", labelcolor=INK)
 
 
-def _draw_shares(axes: Axes, found: Stats) -> None:
+def _draw_shares(axes: Axes, stats: Stats) -> None:
     """Draw the share of each source, the largest on top."""
-    sources = sorted(found.sources, key=lambda one: one.share_before)
+    sources = sorted(stats.sources, key=lambda source: source.share_before)
     place = np.arange(len(sources))
     for offset, color, shares, label in (
-        (0.2, BEFORE, [one.share_before for one in sources], "of samples"),
-        (-0.2, AFTER, [one.share_after for one in sources], "of what is emitted"),
+        (0.2, BEFORE, [source.share_before for source in sources], "of samples"),
+        (-0.2, AFTER, [source.share_after for source in sources], "of what is emitted"),
     ):
         bars = axes.barh(place + offset, shares, 0.36, color=color, label=label)
         axes.bar_label(bars, [f"{share:.1%}" for share in shares], padding=4, fontsize=8, color=INK)
-    axes.set_yticks(place, [one.name for one in sources], parse_math=False)
+    axes.set_yticks(place, [source.name for source in sources], parse_math=False)
     axes.tick_params(axis="y", length=0)
-    axes.set_xlim(0, 1.15 * max(*(max(one.share_before, one.share_after) for one in sources), 0.01))
+    axes.set_xlim(0, 1.15 * max(*(max(source.share_before, source.share_after) for source in sources), 0.01))
     axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     axes.set_xlabel("share of each source")
     axes.grid(visible=False, axis="y")
@@ -105,7 +105,7 @@ def _draw_shares(axes: Axes, found: Stats) -> None:
 
 
 def quiet(axes: Axes) -> None:
-    """Leave nothing of the axes but thin grey lines."""
+    """Reduce the axes to thin grey lines."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(GRID)
     axes.tick_params(colors=INK)

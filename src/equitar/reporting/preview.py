@@ -1,34 +1,42 @@
-"""What will a training read? Its own plan, executed over readers that open no tar.
+"""The plan of an epoch: steps, sources, readers and every sample, without opening a tar.
 
-What is told is what is emitted before stages drop anything: order, plan and emitter are those of training, and only the last
-link is another one, a reader that answers from sidecars.
+It shows what is emitted before stages drop anything: request, plan and emitter are those of training, and only the last link
+is another one, a reader that answers from sidecars.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equitar.arrays import Int64
-from equitar.loading.batches import Batches, execution_of
+from equitar.display import Overview, Table
+from equitar.loading.batches import Batches, execution_of, own_copy
 from equitar.loading.feed import Feed
 from equitar.loading.record import Record
 from equitar.loading.request import Request, ResolvedRequest
 from equitar.planning.plan import Plan
 from equitar.planning.recipes import Debiased
+from equitar.planning.supply import Once, Supply
 from equitar.ranks import Topology
 from equitar.reading.reader import SampleReader, open_shards
+from equitar.sidecars.catalog import Catalog, Repeat, ShardRows
+from equitar.sidecars.sidecar import Sidecar
 from equitar.sidecars.store import Sidecars
 from equitar.sources import Sample
+from equitar.text import counted
 
 _MOST_CONSUMERS = 64
-_MOST_BATCHES = 1 << 15  # one is some 50 microseconds of planning
+_MOST_BATCHES = 1 << 15  # planning a batch takes some 50 microseconds
 _MOST_PLACES = 1 << 20
-_SHARDS_KEPT = 1024  # many consumers are asked in turn, each at its own shards
+_SHARDS_KEPT = 1024  # many consumers take turns, each at its own shards
+_ENTRY_BYTES = 200  # of an array, its key and its place
+_ROW_BYTES = 256 << 20  # factors and sizes of rows that are kept: some 32 million rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +108,8 @@ class Emission(NamedTuple):
     is_padding: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Preview:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Preview(Overview):
     """The plan of an epoch.
 
     Attributes:
@@ -110,11 +118,11 @@ class Preview:
         batch_size: Samples per rank and step.
         world_size: Ranks.
         num_workers: Workers of each rank.
-        lanes: Lanes of the plan.
+        plan_workers: Workers that the plan is laid out for.
         seed: The seed.
-        digest: Names all that the plan depends on, apart from the epoch.
+        digest: Identifies everything that the plan depends on, apart from the epoch.
         sources: What it takes of each source, by name.
-        schedule: Index of the source of every step, (steps,): once if all ranks agree, else one for each rank; None where
+        schedule: Index of the source of every step, (steps,): one if all ranks agree, otherwise one for each rank; None where
             batches are mixed.
         consumers: The first consumers, rank by rank, and what each reads.
         num_consumers: How many there are.
@@ -126,7 +134,7 @@ class Preview:
     batch_size: int
     world_size: int
     num_workers: int
-    lanes: int
+    plan_workers: int
     seed: int
     digest: str
     sources: tuple[SourcePreview, ...]
@@ -135,12 +143,29 @@ class Preview:
     num_consumers: int
     counted_steps: int
 
+    def _overview(self) -> tuple[str, list[Table]]:
+        size = f"{counted(self.steps, 'step')} of {self.batch_size:,} samples x {counted(self.world_size, 'rank')}"
+        workers = f"{counted(self.num_workers, 'worker')} each"
+        title = f"Preview: epoch {self.epoch}, {size}, {workers}, seed {self.seed}, digest {self.digest[:16]}"
+        sources = (
+            (
+                source.name,
+                "mixed" if source.batches is None else f"{source.batches:,}",
+                f"{source.samples:,}",
+                f"{source.share:.1%}",
+                f"{source.passes:.3f}",
+                f"{source.remainder:,}",
+            )
+            for source in self.sources
+        )
+        return title, [[("source", "batches", "samples", "share", "passes", "remainder"), *sources]]
+
 
 def plan(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Preview:
     """Return the plan of an epoch, and what each consumer reads in it, without opening a tar.
 
     Args:
-        batches: From `debiased`, `mixed` or `exact`; give them `rank` and `world_size` to plan for other ranks than there are.
+        batches: From `debiased`, `mixed` or `exact`; pass them `rank` and `world_size` to plan for other ranks than this process has.
         epoch: Which epoch.
         num_workers: DataLoader workers of each rank.
 
@@ -149,36 +174,56 @@ def plan(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Preview:
         SourceError, SidecarError: If shards or sidecars are not as they must be.
     """
     request = execution_of(batches).request
-    planned = batches.plan(epoch, num_workers=num_workers)
-    emitted = max(1, sum(one.quota for one in planned.account))
+    memory = RowMemory(request.resolved.catalog, request.fields)
+    return preview_of(batches, memory, epoch=epoch, num_workers=num_workers)
+
+
+def preview_of(batches: Batches, memory: RowMemory, *, epoch: int, num_workers: int) -> Preview:
+    """Return the plan of an epoch of batches whose rows are remembered, as far as they were looked at."""
+    request, planned = execution_of(batches).request, batches.plan(epoch, num_workers=num_workers)
+    emitted = max(1, sum(account.quota for account in planned.account))
     is_mixed = planned.sources(0) is None
-    consumers, counted_steps = _consumers(request, planned, num_workers)
+    consumers, counted_steps = _consumers(memory, request.resolved, planned, num_workers)
     return Preview(
         epoch=epoch,
         steps=planned.num_steps,
         batch_size=planned.spec.batch_size,
         world_size=request.resolved.world_size,
         num_workers=num_workers,
-        lanes=planned.spec.lanes,
+        plan_workers=planned.spec.lanes,
         seed=planned.spec.seed,
         digest=planned.digest,
         sources=tuple(
             SourcePreview(
-                name=one.name,
-                samples=one.quota,
-                batches=None if is_mixed else one.quota // planned.global_batch,
-                share=one.quota / emitted,
-                passes=one.passes,
-                remainder=one.remainder,
-                most=one.most,
+                name=account.name,
+                samples=account.quota,
+                batches=None if is_mixed else account.quota // planned.global_batch,
+                share=account.quota / emitted,
+                passes=account.passes,
+                remainder=account.remainder,
+                most=account.most,
             )
-            for one in planned.account
+            for account in planned.account
         ),
         schedule=_schedule(request, planned, request.resolved.world_size),
         consumers=consumers,
         num_consumers=request.resolved.world_size * max(1, num_workers),
         counted_steps=counted_steps,
     )
+
+
+def with_supplies(batches: Batches, make_supplies: Callable[[Catalog, Repeat], Sequence[Supply]]) -> Batches:
+    """Return the same batches, whose supplies are still to be made, in another way."""
+    result = own_copy(batches)
+    execution = execution_of(result)
+    execution.request = replace(execution.request, make_supplies=make_supplies)
+    return result
+
+
+def passes_of(batches: Batches, epoch: int = 0) -> list[float]:
+    """Return how often an epoch goes through each source, in the order of the catalog; 0 for one that is left out."""
+    passes = {account.name: account.passes for account in batches.plan(epoch, num_workers=0).account}
+    return [passes.get(source.name, 0.0) for source in execution_of(batches).request.resolved.catalog.sources]
 
 
 def emissions(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Iterator[Emission]:
@@ -192,7 +237,7 @@ def emissions(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Iter
     request = execution_of(batches).request
     listed, resolved = replace(request, collate_fn=list), request.resolved
     plan = batches.plan(epoch, num_workers=num_workers)
-    readers = {one.source.name: SidecarReader(one) for one in resolved.catalog.sidecars}
+    readers = {sidecars.source.name: SidecarReader(sidecars) for sidecars in resolved.catalog.sidecars}
 
     def emitted(topology: Topology) -> Iterator[tuple[Record, list[Sample]]]:
         feeds = [Feed(name, readers[name], (), paths=(), max_substitutes=0) for name in plan.names]
@@ -205,16 +250,16 @@ def emissions(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Iter
     ]
     for step in range(plan.num_steps):
         worker = step % max(1, num_workers)
-        for rank, of_workers in enumerate(streams):
-            record, samples = next(of_workers[worker])
+        for rank, workers in enumerate(streams):
+            record, samples = next(workers[worker])
             assert record.step == step, "each worker has every so-many-th step"
-            for one in samples:
-                where = one["__source__"], one["__shard__"], one["__row__"], one["__key__"]
-                yield Emission(step, rank, worker, *where, one["__copy__"], one.get("__pad__", False))
+            for sample in samples:
+                place = sample["__source__"], sample["__shard__"], sample["__row__"], sample["__key__"]
+                yield Emission(step, rank, worker, *place, sample["__copy__"], sample.get("__pad__", False))
 
 
 class SidecarReader(SampleReader):
-    """Reads samples without their fields: what a sidecar knows of them."""
+    """Reads samples without their fields, from sidecars alone."""
 
     def __init__(self, sidecars: Sidecars) -> None:
         self._sidecars = sidecars
@@ -237,51 +282,95 @@ def _topology(resolved: ResolvedRequest, rank: int, worker: int, num_workers: in
 
 def _schedule(request: Request, plan: Plan, world_size: int) -> tuple[Int64, ...] | None:
     is_own = isinstance(request.recipe, Debiased) and request.recipe.same_source_across == "rank"
-    found = [plan.sources(rank) for rank in range(world_size if is_own else 1)]
-    return None if found[0] is None else tuple(one for one in found if one is not None)
+    schedules = [plan.sources(rank) for rank in range(world_size if is_own else 1)]
+    return None if schedules[0] is None else tuple(schedule for schedule in schedules if schedule is not None)
 
 
-def _consumers(request: Request, plan: Plan, num_workers: int) -> tuple[tuple[Consumer, ...], int]:
+def _consumers(
+    memory: RowMemory, resolved: ResolvedRequest, plan: Plan, num_workers: int
+) -> tuple[tuple[Consumer, ...], int]:
     """Return what the first consumers read, and the number of steps that this is counted over."""
-    resolved, workers = request.resolved, max(1, num_workers)
+    workers = max(1, num_workers)
     each = -(-plan.num_steps // workers)  # steps of a consumer
     within = min(_MOST_BATCHES // max(1, each), _MOST_PLACES // max(1, each * plan.spec.batch_size), _MOST_CONSUMERS)
     chosen = range(min(max(1, within), resolved.world_size * workers))
     most_steps = min(_MOST_BATCHES, max(1, _MOST_PLACES // plan.spec.batch_size)) * workers
     counted_steps = plan.num_steps if within else min(plan.num_steps, most_steps)
-    topologies = [_topology(resolved, one // workers, one % workers, num_workers) for one in chosen]
+    topologies = [_topology(resolved, consumer // workers, consumer % workers, num_workers) for consumer in chosen]
     read: list[list[Int64]] = [[] for _ in chosen]  # (3, n) each: source, shard and row
     for step in range(counted_steps):  # steps outside, ranks inside: a window that workers share is dealt once
-        for index in range(step % workers, len(chosen), workers):
-            first, last = plan.share(step, topologies[index].rank, resolved.world_size)
-            read[index].append(np.stack(plan.samples(step, first, last)[:3]))
-    sizes = _Sizes(request, plan.names)
-    return tuple(_account(sizes, one, places) for one, places in zip(topologies, read, strict=True)), counted_steps
+        for consumer in range(step % workers, len(chosen), workers):
+            first, last = plan.share(step, topologies[consumer].rank, resolved.world_size)
+            read[consumer].append(np.stack(plan.samples(step, first, last)[:3]))
+    index_of = {source.name: index for index, source in enumerate(resolved.catalog.sources)}
+    in_catalog = np.array([index_of[name] for name in plan.names], np.int64)
+    consumers = (_consumer(memory, in_catalog, *pair) for pair in zip(topologies, read, strict=True))
+    return tuple(consumers), counted_steps
 
 
-class _Sizes:
-    """Bytes of the rows of a shard, as far as a training reads their fields."""
-
-    def __init__(self, request: Request, names: Sequence[str]) -> None:
-        self._fields = None if request.fields is None else {field.lower() for field in request.fields}
-        of_name = {one.source.name: one for one in request.resolved.catalog.sidecars}
-        self._sidecars = [of_name[name] for name in names]
-        self.of = lru_cache(maxsize=None)(self._read)
-
-    def _read(self, source: int, shard: int) -> Int64:
-        sidecar = self._sidecars[source](shard)
-        if self._fields is None:
-            return sidecar.sizes
-        wanted = np.array([name in self._fields for name in sidecar.table.fields], np.int64)
-        ends = np.concatenate([[0], np.cumsum(sidecar.table.size * wanted[sidecar.table.field])])
-        sizes: Int64 = np.diff(ends[sidecar.table.indptr])
-        return sizes
-
-
-def _account(sizes: _Sizes, topology: Topology, read: Sequence[Int64]) -> Consumer:
+def _consumer(memory: RowMemory, in_catalog: Int64, topology: Topology, read: Sequence[Int64]) -> Consumer:
     places = np.concatenate([np.zeros((3, 0), np.int64), *read], axis=1)
     places = places[:, np.lexsort(places[1::-1])]  # by source, then shard
     cuts = np.flatnonzero(np.diff(places[:2], axis=1).any(axis=0)) + 1
     parts = np.split(places, cuts, axis=1) if places.shape[1] else []
-    num_bytes = sum(int(sizes.of(int(part[0, 0]), int(part[1, 0]))[part[2]].sum()) for part in parts)
+    num_bytes = sum(int(memory.sizes(int(in_catalog[part[0, 0]]), int(part[1, 0]))[part[2]].sum()) for part in parts)
     return Consumer(topology.rank, topology.worker, len(read), len(parts), places.shape[1], num_bytes)
+
+
+class RowMemory:
+    """Factors and sizes of rows, the first ones up to a bound: others are read again from their sidecars."""
+
+    def __init__(self, catalog: Catalog, fields: Collection[str] | None) -> None:
+        """Remember the bytes of some fields of each row; None is all of them."""
+        self._catalog = catalog
+        self._fields = None if fields is None else {name.lower() for name in fields}
+        self._kept: dict[tuple[str, int, int], NDArray[np.unsignedinteger]] = {}
+        self.num_bytes = 0
+
+    def needs(self, source: int) -> bool:
+        """Return False: a plan alone reads the sidecars of those shards only that its first consumers read."""
+        return False
+
+    def visit(self, rows: ShardRows) -> None:
+        """Remember the rows of one shard."""
+        self._keep(("sizes", rows.source, rows.shard), self._sizes_in(rows.sidecar))
+        self._keep(("factors", rows.source, rows.shard), rows.factors)
+
+    def remembered(self, supplies: Sequence[Supply]) -> list[Supply]:
+        """Return supplies that take the factors of rows from here."""
+        return [
+            supply
+            if isinstance(supply.factors, Once)
+            else replace(supply, factors=partial(self._factors, source, supply.factors))
+            for source, supply in enumerate(supplies)
+        ]
+
+    def _factors(self, source: int, factors: Callable[[int], Int64], shard: int) -> Int64:
+        return self._get(("factors", source, shard), lambda: factors(shard))
+
+    def sizes(self, source: int, shard: int) -> Int64:
+        """Return the bytes of each row of a shard that a training reads, (rows,)."""
+        return self._get(("sizes", source, shard), lambda: self._sizes_in(self._catalog.sidecars[source](shard)))
+
+    def _get(self, key: tuple[str, int, int], read: Callable[[], Int64]) -> Int64:
+        kept = self._kept.get(key)
+        if kept is not None:
+            return kept.astype(np.int64)
+        numbers = read()
+        self._keep(key, numbers)
+        return numbers
+
+    def _keep(self, key: tuple[str, int, int], numbers: Int64) -> None:
+        small = numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))  # mostly 4 bytes each
+        num_bytes = small.nbytes + _ENTRY_BYTES
+        if self.num_bytes + num_bytes <= _ROW_BYTES:
+            self._kept[key] = small
+            self.num_bytes += num_bytes
+
+    def _sizes_in(self, sidecar: Sidecar) -> Int64:
+        if self._fields is None:
+            return sidecar.sizes
+        is_read = np.array([name in self._fields for name in sidecar.table.fields], np.int64)
+        ends = np.concatenate([[0], np.cumsum(sidecar.table.size * is_read[sidecar.table.field])])
+        sizes: Int64 = np.diff(ends[sidecar.table.indptr])
+        return sizes

@@ -70,7 +70,7 @@ class SourceProbe:
 
     def __str__(self) -> str:
         """Return a table of the sources, and a sentence."""
-        words = [", ".join(one) for one in self.words]
+        words = [", ".join(of_source) for of_source in self.words]
         width = max(map(len, words), default=0)
         rows = [("source", "recall", *(["words".ljust(width)] if words else []))]
         for place, (name, recall) in enumerate(zip(self.sources, self.recall, strict=True)):
@@ -224,7 +224,9 @@ def caption_probe(
     if isinstance(sources, Source | Sequence):
         catalog = catalog_of(listed_sources(sources))
     else:
-        catalog = sources.prepared().catalog
+        from equitar.loading.batches import execution_of  # noqa: PLC0415  (torch, which sources alone do not need)
+
+        catalog = execution_of(sources).request.resolved.catalog
     captions, names = _captions(catalog, field.lower(), samples, np.random.default_rng(seed))
     # Captions as they are: no list of stop words, since "of" may be what gives a source away.
     bag = CountVectorizer(binary=True, token_pattern=r"(?u)\b\w+\b", max_features=_VOCABULARY)  # noqa: S106  (not a password)

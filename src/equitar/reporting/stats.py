@@ -1,30 +1,33 @@
-"""What is in the sources, and what do repeats make of it? Counts from summaries, and expected copies from sidecars.
+"""Statistics of sources and classes: counts from summaries, and expected copies from sidecars.
 
 A sample is emitted r(I) times on average, so a class gets the sum of r(I) over the samples that contain it: more than its own
-factor for a common class that keeps company with rare ones. That sum needs the labels of every row; it is taken shard by shard.
-Without repeats and selections the summaries say it all.
+factor for a common class that shares samples with rare ones. That sum needs the labels of every row; it is taken shard by shard,
+in the pass that the supplies of a plan are made in. Without repeats and selections the summaries are enough.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from equitar.arrays import Float64, Int64
-from equitar.planning.repeat_factors import ONE, ClassCounts, RepeatFactor, class_factors
+from equitar.display import Overview, Table
+from equitar.planning.repeat_factors import ONE, ClassCounts, IdOverlap, RepeatFactor, class_factors
+from equitar.planning.supply import Supply
 from equitar.presence import positions_of
-from equitar.sidecars.catalog import Catalog, Repeat, catalog_of, class_counts, row_factors
-from equitar.sidecars.selection import selection_of
-from equitar.sidecars.sidecar import Sidecar
-from equitar.sidecars.store import Sidecars
-from equitar.sidecars.summary import Summary
+from equitar.sidecars.catalog import Catalog, Repeat, ShardRows, catalog_of, supplies_of
 from equitar.sources import Source, listed_sources
+from equitar.text import counted, listed
+from equitar.urls import shown
 
 if TYPE_CHECKING:
     from equitar.loading.batches import Batches
+
+_CLASSES = 5  # of a short table
+_URLS = 3  # patterns of a source that are named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +36,16 @@ class SourceStats:
 
     Attributes:
         name: The source.
+        listed: What its shards were listed by, without secrets.
+        summary: Digest of its summary.
         shards: Its shards.
-        samples: Its samples, after selection.
         bytes: Length of its shards.
+        rows: Samples in its shards, before selection.
+        samples: Its samples, after selection.
         labels: Labels of these samples, a label counted once a sample; None if it was indexed without.
         classes: Classes that one of these samples has; None without labels.
+        unlabelled: Samples without a label; None if it was indexed without labels, or no row had to be looked at.
+        pass_copies: Samples in one pass, repeats counted: the expected number.
         passes: How often an epoch goes through it.
         copies: Samples that an epoch emits, repeats counted: the expected number.
         share_before: Its share of all samples.
@@ -45,11 +53,16 @@ class SourceStats:
     """
 
     name: str
+    listed: str
+    summary: str
     shards: int
-    samples: int
     bytes: int
+    rows: int
+    samples: int
     labels: int | None
     classes: int | None
+    unlabelled: int | None
+    pass_copies: float
     passes: float
     copies: float
     share_before: float
@@ -77,179 +90,241 @@ class ClassStats:
     without_samples: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stats:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Stats(Overview):
     """Sources and classes before and after repeating.
 
     Attributes:
         sources: The sources, by name.
         classes: Their classes; None if no source has labels.
         repeat: How samples are repeated, in words; None if they are not.
+        id_overlap: Ids without class names that are different classes in several sources; None if there are none.
     """
 
     sources: tuple[SourceStats, ...]
     classes: ClassStats | None
     repeat: str | None
+    id_overlap: IdOverlap | None = None
 
     @property
     def samples(self) -> int:
         """Samples of all sources."""
-        return sum(one.samples for one in self.sources)
+        return sum(source.samples for source in self.sources)
 
     @property
     def copies(self) -> float:
         """Samples that an epoch emits, repeats counted."""
-        return sum(one.copies for one in self.sources)
+        return sum(source.copies for source in self.sources)
+
+    def _overview(self) -> tuple[str, list[Table]]:
+        repeat = f"repeats by {self.repeat}" if self.repeat else "no repeats"
+        title = f"Stats: {counted(self.samples, 'sample')}, {self.copies:,.0f} copies in an epoch ({repeat})"
+        sources: Table = [
+            ("source", "samples", "share", "passes", "copies", "share after"),
+            *(
+                (
+                    source.name,
+                    f"{source.samples:,}",
+                    f"{source.share_before:.1%}",
+                    f"{source.passes:.2f}",
+                    f"{source.copies:,.0f}",
+                    f"{source.share_after:.1%}",
+                )
+                for source in self.sources
+            ),
+        ]
+        return title, [sources, *([] if self.classes is None else [_class_table(self.classes)])]
 
 
-class _Sums(NamedTuple):
-    """What a source sums to; None without labels.
+def _class_table(classes: ClassStats) -> Table:
+    """Return a table of the rarest classes."""
+    head = (f"rarest of {len(classes.names):,} classes", "samples", "r(c)", "copies")
+    factors = classes.factors
+    return [
+        head,
+        *(
+            (
+                name,
+                f"{classes.samples[row]:,}",
+                "-" if factors is None else f"{factors[row]:.2f}",
+                f"{classes.copies[row]:,.1f}",
+            )
+            for row, name in enumerate(classes.names[:_CLASSES])
+        ),
+    ]
 
-    Attributes:
-        samples: Its samples, after selection.
-        total: Sum of r(I) of these, in copies.
-        counts: How many of them contain each label.
-        copies: Sum of r(I) of those that contain it, (classes,), in copies.
-    """
 
-    samples: int
-    total: float
-    counts: ClassCounts | None
-    copies: Float64 | None
+@dataclass(slots=True, kw_only=True)
+class _Sums:
+    counts: ClassCounts | None  # how many selected samples contain each label; None without labels
+    samples: int = 0  # rows with a factor above 0
+    total: int = 0  # sum of r(I), in units of 2**-20 copies
+    copies: Float64 = field(default_factory=lambda: np.zeros(0))  # sum of r(I) by label, (classes,), in copies
+    unlabelled: int | None = None
 
 
-def stats(sources: Source | Sequence[Source] | Batches, *, repeat: Repeat = None) -> Stats:
+class CopyCounter:
+    """Counts copies by source and class while supplies are made."""
+
+    def __init__(self, catalog: Catalog, repeat: Repeat) -> None:
+        """Take the class counts from the catalog."""
+        self._catalog, self._factor = catalog, RepeatFactor.of(repeat)
+        for_labels = self._factor if isinstance(self._factor, RepeatFactor) else None
+        self._sums = []
+        for source, (summary, selection) in enumerate(zip(catalog.summaries, catalog.selections, strict=True)):
+            sums = _Sums(counts=catalog.class_counts(source, for_labels) if catalog.has_labels(source) else None)
+            if self._factor is None and selection is None:  # every row counts once: the summary is enough
+                sums.samples = int(summary.num_samples.sum())
+                sums.total = sums.samples * ONE
+            if sums.counts is not None:
+                sums.copies = sums.counts.num_samples.astype(np.float64) * bool(sums.total)
+            self._sums.append(sums)
+        self._is_summarized = [bool(sums.total) for sums in self._sums]
+
+    def needs(self, source: int) -> bool:
+        """Return False: where rows count once each, the summary is enough."""
+        return False
+
+    def visit(self, rows: ShardRows) -> None:
+        """Count the rows of one shard."""
+        sums, presence, factors = self._sums[rows.source], rows.sidecar.presence, rows.factors
+        if presence is not None:
+            is_bare = presence.indptr[1:] == presence.indptr[:-1]
+            is_bare = is_bare if rows.share is None else is_bare & (rows.share > 0)
+            sums.unlabelled = (sums.unlabelled or 0) + int(is_bare.sum())
+        if self._is_summarized[rows.source]:
+            return
+        sums.samples += int((factors > 0).sum())
+        sums.total += int(factors.sum())
+        if presence is not None and sums.counts is not None:
+            of_entries = np.repeat(factors, np.diff(presence.indptr))  # (entries,), factor of the row of each
+            labels = positions_of(sums.counts.ids, presence.ids[of_entries > 0])  # rows left out may have other labels
+            sums.copies += np.bincount(labels, of_entries[of_entries > 0], minlength=len(sums.copies)) / ONE
+
+    def stats(self, passes: Sequence[float]) -> Stats:
+        """Return the statistics of so many passes of each source."""
+        labelled = [
+            (source.name, sums.counts, sums.copies * times)
+            for source, sums, times in zip(self._catalog.sources, self._sums, passes, strict=True)
+            if sums.counts is not None
+        ]
+        factors = None
+        if self._factor is None:
+            factors = [np.ones(len(counts.ids)) for _, counts, _ in labelled]
+        elif isinstance(self._factor, RepeatFactor):
+            factors = [of_ids / ONE for of_ids in class_factors([counts for _, counts, _ in labelled], self._factor)]
+        return Stats(
+            sources=self._of_sources(passes),
+            classes=_joined(labelled, factors) if labelled else None,
+            repeat=None if self._factor is None else _in_words(self._factor),
+            id_overlap=self._catalog.id_overlap(),
+        )
+
+    def _of_sources(self, passes: Sequence[float]) -> tuple[SourceStats, ...]:
+        samples = [sums.samples if sums.counts is None else sums.counts.total for sums in self._sums]
+        after = sum(sums.total / ONE * times for sums, times in zip(self._sums, passes, strict=True)) or 1.0
+        columns = (self._catalog.sources, self._catalog.summaries, self._sums, samples, passes)
+        return tuple(
+            SourceStats(
+                name=source.name,
+                listed=_patterns(source),
+                summary=summary.digest,
+                shards=len(summary.paths),
+                bytes=int(summary.shard_sizes.sum()),
+                rows=int(summary.num_samples.sum()),
+                samples=number,
+                labels=None if sums.counts is None else int(sums.counts.num_samples.sum()),
+                classes=None if sums.counts is None else int((sums.counts.num_samples > 0).sum()),
+                unlabelled=sums.unlabelled,
+                pass_copies=sums.total / ONE,
+                passes=times,
+                copies=sums.total / ONE * times,
+                share_before=number / max(1, sum(samples)),
+                share_after=sums.total / ONE * times / after,
+            )
+            for source, summary, sums, number, times in zip(*columns, strict=True)
+        )
+
+
+def _patterns(source: Source) -> str:
+    urls = [source.urls] if isinstance(source.urls, str) else [*source.urls]
+    return listed([shown(url) for url in urls], _URLS)
+
+
+def stats(sources: Source | Sequence[Source] | Batches, *, repeat: Repeat = None, labels_shared: bool = False) -> Stats:
     """Return what sources hold, and what repeats make of it.
 
     Args:
         sources: Indexed sources, of which an epoch is one pass; or what `debiased`, `mixed` or `exact` returned: then
             passes and repeats are those of its plan.
         repeat: As for `debiased`; None repeats nothing, or as batches do.
+        labels_shared: As for `debiased`; batches may have it already.
 
     Raises:
         SourceError, SidecarError: If shards or sidecars are not as they must be, or repeats find no labels.
         PlanError: If batches have no plan.
     """
     if isinstance(sources, Source | Sequence):
-        catalog = catalog_of(listed_sources(sources))
-        return stats_of(catalog, repeat, [1.0] * len(catalog.sources))
-    from equitar.loading.batches import execution_of  # noqa: PLC0415  (torch, which sources alone do not need)
+        catalog = catalog_of(listed_sources(sources), labels_shared=labels_shared)
+        counter = CopyCounter(catalog, repeat)
+        supplies_of(catalog, repeat, [counter])
+        return counter.stats([1.0] * len(catalog.sources))
+    from equitar.loading.batches import adjusted  # noqa: PLC0415  (torch, which sources alone do not need)
+    from equitar.reporting.preview import passes_of, with_supplies  # noqa: PLC0415  (as above)
 
-    request = execution_of(sources).request
-    catalog = request.resolved.catalog
-    passes = {one.name: one.passes for one in sources.plan(0, num_workers=0).account}
-    rounds = [passes.get(source.name, 0.0) for source in catalog.sources]  # a source may have been left out
-    return stats_of(catalog, request.repeat if repeat is None else repeat, rounds)
+    counters = []
 
+    def count_and_supply(catalog: Catalog, repeat: Repeat) -> list[Supply]:
+        counters.append(CopyCounter(catalog, repeat))
+        return supplies_of(catalog, repeat, counters)
 
-def stats_of(catalog: Catalog, repeat: Repeat, passes: Sequence[float]) -> Stats:
-    """Return what the sources of a catalog hold, and what repeats make of it in so many passes of each."""
-    how = RepeatFactor.of(repeat)
-    rows = row_factors(catalog, how)
-    sums = [_sums(*one, how) for one in zip(catalog.sidecars, catalog.summaries, rows, strict=True)]
-    counted = [
-        (source.name, one.counts, one.copies * times)
-        for source, one, times in zip(catalog.sources, sums, passes, strict=True)
-        if one.counts is not None and one.copies is not None
-    ]
-    factors = None
-    if how is None:
-        factors = [np.ones(len(counts.ids)) for _, counts, _ in counted]
-    elif isinstance(how, RepeatFactor):
-        factors = [one / ONE for one in class_factors([counts for _, counts, _ in counted], how)]
-    return Stats(
-        sources=_of_sources(catalog, sums, passes),
-        classes=_joined(counted, factors) if counted else None,
-        repeat=_in_words(how) if how is not None else None,
-    )
+    batches = with_supplies(adjusted(sources, repeat=repeat, labels_shared=labels_shared or None), count_and_supply)
+    passes = passes_of(batches)
+    return counters[0].stats(passes)
 
 
-def _sums(
-    sidecars: Sidecars,
-    summary: Summary,
-    rows: Callable[[int, Sidecar], Int64],
-    how: RepeatFactor | Callable[..., Any] | None,
-) -> _Sums:
-    """Return the sums of one source: from its summary where every row counts once, else from every sidecar."""
-    counts, selection = None, selection_of(sidecars.source)
-    if summary.label_counts is not None:
-        counts = class_counts(sidecars, summary, selection, how if isinstance(how, RepeatFactor) else None)
-    if how is None and selection is None:
-        num = int(summary.num_samples.sum())
-        return _Sums(num, num, counts, None if counts is None else counts.num_samples / 1)
-    kept, total, copies = 0, 0, np.zeros(0 if counts is None else len(counts.ids))
-    for shard, sidecar in enumerate(sidecars.all()):
-        presence, factors = sidecar.presence, rows(shard, sidecar)
-        kept, total = kept + int((factors > 0).sum()), total + int(factors.sum())
-        if presence is not None and counts is not None:
-            used = np.repeat(factors, np.diff(presence.indptr))  # (entries,), factor of the row of each
-            label = positions_of(counts.ids, presence.ids[used > 0])  # rows that are left out may have other labels
-            copies += np.bincount(label, used[used > 0], minlength=len(copies)) / ONE
-    return _Sums(kept if counts is None else counts.total, total / ONE, counts, None if counts is None else copies)
-
-
-def _of_sources(catalog: Catalog, sums: Sequence[_Sums], passes: Sequence[float]) -> tuple[SourceStats, ...]:
-    before = max(1, sum(one.samples for one in sums))
-    after = sum(one.total * times for one, times in zip(sums, passes, strict=True)) or 1.0
-    return tuple(
-        SourceStats(
-            name=source.name,
-            shards=len(summary.paths),
-            samples=one.samples,
-            bytes=int(summary.shard_sizes.sum()),
-            labels=None if one.counts is None else int(one.counts.num_samples.sum()),
-            classes=None if one.counts is None else int((one.counts.num_samples > 0).sum()),
-            passes=times,
-            copies=one.total * times,
-            share_before=one.samples / before,
-            share_after=one.total * times / after,
-        )
-        for source, summary, one, times in zip(catalog.sources, catalog.summaries, sums, passes, strict=True)
-    )
-
-
-def _joined(counted: Sequence[tuple[str, ClassCounts, Float64]], factors: Sequence[Float64] | None) -> ClassStats:
+def _joined(labelled: Sequence[tuple[str, ClassCounts, Float64]], factors: Sequence[Float64] | None) -> ClassStats:
     """Return the classes of all sources; those of one name are one class."""
-    place: dict[str, int] = {}  # of each class in the columns below
-    where = []  # (classes,) each, places of the classes of a source
-    for source, counts, _ in counted:
-        names = counts.names or [f"{source}/{one}" for one in counts.ids.tolist()]
-        where.append(np.array([place.setdefault(name, len(place)) for name in names], np.int64))
-    samples, known = np.zeros(len(place), np.int64), np.zeros(len(place), np.int64)
-    copies, factor = np.zeros(len(place)), np.zeros(len(place))
-    for at, (_, counts, emitted) in zip(where, counted, strict=True):
-        np.add.at(samples, at, counts.num_samples)
-        np.add.at(known, at, counts.total)
-        np.add.at(copies, at, emitted)
-    for at, one in zip(where, factors or (), strict=False):
-        np.maximum.at(factor, at, one)
+    column_of: dict[str, int] = {}
+    columns = []  # (classes,) each: where the classes of a source are among all
+    for source, counts, _ in labelled:
+        names = counts.names or [f"{source}/{label}" for label in counts.ids.tolist()]
+        columns.append(np.array([column_of.setdefault(name, len(column_of)) for name in names], np.int64))
+    samples, known = np.zeros(len(column_of), np.int64), np.zeros(len(column_of), np.int64)
+    copies, factor = np.zeros(len(column_of)), np.zeros(len(column_of))
+    for column, (_, counts, emitted) in zip(columns, labelled, strict=True):
+        np.add.at(samples, column, counts.num_samples)
+        np.add.at(known, column, counts.total)
+        np.add.at(copies, column, emitted)
+    for column, of_ids in zip(columns, factors or (), strict=False):
+        np.maximum.at(factor, column, of_ids)
     order = np.argsort(samples, kind="stable")
     order = order[samples[order] > 0]
-    all_names = list(place)
+    all_names = list(column_of)
     return ClassStats(
-        names=tuple(all_names[one] for one in order.tolist()),
+        names=tuple(all_names[column] for column in order.tolist()),
         samples=samples[order],
         frequency=samples[order] / known[order],
         factors=None if factors is None else factor[order],
         copies=copies[order],
-        without_samples=len(place) - len(order),
+        without_samples=len(column_of) - len(order),
     )
 
 
-def _in_words(how: object) -> str:
-    if not isinstance(how, RepeatFactor):
+def _in_words(repeat: object) -> str:
+    if not isinstance(repeat, RepeatFactor):
         return "by a function"
-    of_frequency = "a function of f(c)" if callable(how.heuristic) else f"threshold {_short(how.threshold)}"
-    words = [of_frequency]
-    words += ["instance-aware"] if how.heuristic == "irfs" else []
-    words += [f"power {how.power:g}"] if how.power != 0.5 else []
-    words += [f"cap {how.cap:g}"] if how.cap is not None else []
-    words += [f"{len(how.ignore)} classes ignored"] if how.ignore else []
-    words += [f"classes of fewer than {how.min_count} samples ignored"] if how.min_count else []
-    words += ["samples without labels dropped"] if how.empty == "drop" else []
-    words += [f"rounding {how.rounding}"] if how.rounding != "systematic" else []
+    is_function = callable(repeat.heuristic)
+    words = ["a function of f(c)" if is_function else f"threshold {_threshold_text(repeat.threshold)}"]
+    words += ["instance-aware"] if repeat.heuristic == "irfs" else []
+    words += [f"power {repeat.power:g}"] if repeat.power != 0.5 else []
+    words += [f"cap {repeat.cap:g}"] if repeat.cap is not None else []
+    words += [f"{len(repeat.ignore)} classes ignored"] if repeat.ignore else []
+    words += [f"classes of fewer than {repeat.min_count} samples ignored"] if repeat.min_count else []
+    words += ["samples without labels dropped"] if repeat.empty == "drop" else []
+    words += [f"rounding {repeat.rounding}"] if repeat.rounding != "systematic" else []
     return ", ".join(words)
 
 
-def _short(threshold: float | str) -> str:
+def _threshold_text(threshold: float | str) -> str:
     return threshold if isinstance(threshold, str) else f"{threshold:g}"

@@ -1,4 +1,4 @@
-"""What does a report draw? Small SVG plots that stand in the page itself: their colours are the page's, their text is text."""
+"""SVG plots of a report, which are part of its page: their colors are those of the page, their text is text."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def class_plot(classes: ClassStats) -> str:
 
     def draw(axes: Axes) -> None:
         draw_classes(axes, classes, few=_FEW)
-        axes.yaxis.set_major_formatter(_plain)
+        axes.yaxis.set_major_formatter(_tick_text)
         if len(classes.names) > _FEW:
-            axes.xaxis.set_major_formatter(_plain)
+            axes.xaxis.set_major_formatter(_tick_text)
 
     return _svg("classes", draw)
 
 
 def factor_plot(classes: ClassStats) -> str:
-    """Return how often samples of every class come, over its frequency: by its own factor, and by its company, as SVG."""
+    """Return how often samples of every class are drawn, over its frequency, beside its own factor, as SVG."""
     times, factors = classes.copies / classes.samples, classes.factors
     order = np.argsort(classes.frequency, kind="stable")
 
@@ -63,8 +63,8 @@ def factor_plot(classes: ClassStats) -> str:
         axes.set_yscale("log")
         low, high = float(min(times.min(), 1)), float(max(times.max(), 1 if factors is None else factors.max(), 2))
         axes.set_ylim(0.8 * low, 1.6 * high)
-        axes.xaxis.set_major_formatter(_plain)
-        axes.yaxis.set_major_formatter(_plain)
+        axes.xaxis.set_major_formatter(_tick_text)
+        axes.yaxis.set_major_formatter(_tick_text)
         axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if high < 10 * low and value in (2, 3, 5) else "")
         axes.set_xlabel("frequency f(c): share of samples with the class")
         axes.set_ylabel("times")
@@ -83,8 +83,10 @@ def label_plot(numbers: Int64) -> str:
         axes.set_xlim(-0.6, max(len(shown), 6) - 0.4)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if len(numbers) > len(shown):
-            axes.xaxis.set_major_formatter(lambda at, _: f"{at:.0f}+" if at == _MOST_LABELS else f"{at:.0f}")
-        axes.yaxis.set_major_formatter(_plain)
+            axes.xaxis.set_major_formatter(
+                lambda number, _: f"{number:.0f}+" if number == _MOST_LABELS else f"{number:.0f}"
+            )
+        axes.yaxis.set_major_formatter(_tick_text)
         axes.grid(visible=False, axis="x")
         axes.set_xlabel("labels of a sample")
         axes.set_ylabel("samples")
@@ -92,18 +94,18 @@ def label_plot(numbers: Int64) -> str:
     return _svg("labels", draw)
 
 
-def _plain(value: float, _: object) -> str:
+def _tick_text(value: float, _: object) -> str:
     """Return the number at a tick: 0.1, 10, 1k, 2.5M."""
     number, letter = scaled(value)
     return f"{number:g}{letter}"
 
 
 def _svg(name: str, draw: Callable[[Axes], None]) -> str:
-    """Return what is drawn as an SVG element whose ids begin with a name, and whose colours are variables of the page."""
-    # The font ships with matplotlib, and is wider than what pages use: nothing will overlap.
+    """Return a drawing as an SVG element whose ids begin with a name, and whose colors are variables of the page."""
+    # The font ships with matplotlib, and is wider than those of browsers: nothing will overlap.
     settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "equitar", "font.family": "DejaVu Sans"}
     with mpl.rc_context(settings), warnings.catch_warnings():
-        # The browser has a font for every script; the one that matplotlib measures with has not.
+        # The browser has fonts for every script; matplotlib, which measures the text, does not.
         warnings.filterwarnings("ignore", message=r"(?s)Glyph .* missing from font")
         figure = Figure(figsize=_SIZE, dpi=150, layout="constrained", facecolor="none")
         FigureCanvasSVG(figure)

@@ -1,4 +1,4 @@
-"""How do statistics and plans look on a terminal, and in JSON?"""
+"""Text and JSON of statistics and plans."""
 
 from __future__ import annotations
 
@@ -11,42 +11,43 @@ from equitar.text import megabytes, table
 if TYPE_CHECKING:
     from equitar.reporting.preview import Preview
 
-_LISTED = 12  # classes, or half as many of the rarest and of the commonest
+_LISTED = 12  # classes: half of them the rarest, half the commonest
 _STRIP = 72  # steps of the schedule
 
 
-def stats_json(found: Stats) -> dict[str, Any]:
-    """Return statistics as what JSON can hold."""
-    classes = found.classes
+def stats_json(stats: Stats) -> dict[str, Any]:
+    """Return statistics as JSON types."""
+    classes = stats.classes
     return {
-        "repeat": found.repeat,
-        "samples": found.samples,
-        "copies": found.copies,
-        "sources": [_fields(one) for one in found.sources],
+        "repeat": stats.repeat,
+        "id_overlap": None if stats.id_overlap is None else stats.id_overlap._asdict(),
+        "samples": stats.samples,
+        "copies": stats.copies,
+        "sources": [_fields(source) for source in stats.sources],
         "classes_without_samples": classes.without_samples if classes else None,
         "classes": [
             {
                 "name": name,
-                "samples": int(classes.samples[one]),
-                "frequency": float(classes.frequency[one]),
-                "factor": None if classes.factors is None else float(classes.factors[one]),
-                "copies": float(classes.copies[one]),
+                "samples": int(classes.samples[row]),
+                "frequency": float(classes.frequency[row]),
+                "factor": None if classes.factors is None else float(classes.factors[row]),
+                "copies": float(classes.copies[row]),
             }
-            for one, name in enumerate(classes.names)
+            for row, name in enumerate(classes.names)
         ]
         if classes
         else None,
     }
 
 
-def plan_json(found: Preview) -> dict[str, Any]:
-    """Return a preview as what JSON can hold; a schedule has the name of every step's source."""
-    names = [one.name for one in found.sources]
-    schedules = [[names[one] for one in steps.tolist()] for steps in found.schedule or ()]
+def plan_json(preview: Preview) -> dict[str, Any]:
+    """Return a plan as JSON types; a schedule has the name of every step's source."""
+    names = [source.name for source in preview.sources]
+    schedules = [[names[step] for step in steps.tolist()] for steps in preview.schedule or ()]
     return {
-        **{name: value for name, value in _fields(found).items() if name not in ("schedule", "sources", "consumers")},
-        "sources": [_fields(one) for one in found.sources],
-        "consumers": [one._asdict() for one in found.consumers],
+        **{name: value for name, value in _fields(preview).items() if name not in ("schedule", "sources", "consumers")},
+        "sources": [_fields(source) for source in preview.sources],
+        "consumers": [consumer._asdict() for consumer in preview.consumers],
         "schedule": schedules[0] if len(schedules) == 1 else schedules or None,
     }
 
@@ -55,29 +56,31 @@ def _fields(value: Any) -> Mapping[str, Any]:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
-def stats_text(found: Stats, plot: str | None) -> str:
-    """Return statistics as tables; `plot` is where they were drawn."""
+def stats_text(stats: Stats, plot: str | None = None) -> str:
+    """Return statistics as tables; `plot` is the file that they were drawn into."""
     rows = [("source", "shards", "samples", "MB", "labels", "classes", "share", "passes", "copies", "share after")]
     rows += [
         (
-            one.name,
-            f"{one.shards:,}",
-            f"{one.samples:,}",
-            megabytes(one.bytes),
-            "-" if one.labels is None else f"{one.labels:,}",
-            "-" if one.classes is None else f"{one.classes:,}",
-            f"{one.share_before:.1%}",
-            f"{one.passes:.2f}",
-            f"{one.copies:,.0f}",
-            f"{one.share_after:.1%}",
+            source.name,
+            f"{source.shards:,}",
+            f"{source.samples:,}",
+            megabytes(source.bytes),
+            "-" if source.labels is None else f"{source.labels:,}",
+            "-" if source.classes is None else f"{source.classes:,}",
+            f"{source.share_before:.1%}",
+            f"{source.passes:.2f}",
+            f"{source.copies:,.0f}",
+            f"{source.share_after:.1%}",
         )
-        for one in found.sources
+        for source in stats.sources
     ]
-    after = f"{found.copies:,.0f} with repeats ({found.repeat})" if found.repeat else "nothing is repeated"
-    if not found.repeat and round(found.copies) != found.samples:
-        after = f"{found.copies:,.0f} by the plan"
-    parts = [table(rows), f"epoch    {found.samples:,} samples; {after}"]
-    parts += [_classes_text(found.classes)] if found.classes else ["classes  none: indexed without labels"]
+    after = f"{stats.copies:,.0f} with repeats ({stats.repeat})" if stats.repeat else "nothing is repeated"
+    if not stats.repeat and round(stats.copies) != stats.samples:
+        after = f"{stats.copies:,.0f} by the plan"
+    parts = [table(rows), f"epoch    {stats.samples:,} samples; {after}"]
+    if stats.id_overlap is not None:
+        parts.append(f"look     {stats.id_overlap}; pass --shared-ids if an id is the same class in all")
+    parts += [_classes_text(stats.classes)] if stats.classes else ["classes  none: indexed without labels"]
     return "\n\n".join([*parts, *([f"plot     {plot}"] if plot else [])])
 
 
@@ -93,48 +96,48 @@ def _classes_text(classes: ClassStats) -> str:
             f"r(c) > 1 {(factors > 1).sum():,} classes; the largest is {factors[largest]:.2f} ({names[largest]})"
         )
     half = _LISTED // 2
-    listed = range(len(names)) if len(names) <= _LISTED else [*range(half), *range(len(names) - half, len(names))]
+    shown = range(len(names)) if len(names) <= _LISTED else [*range(half), *range(len(names) - half, len(names))]
     rows = [("class", "samples", "frequency", "r(c)", "copies", "copies / samples")]
-    for one in listed:
-        factor = "-" if factors is None else f"{factors[one]:.2f}"
-        copies, times = classes.copies[one], classes.copies[one] / samples[one]
+    for row in shown:
+        factor = "-" if factors is None else f"{factors[row]:.2f}"
+        copies, times = classes.copies[row], classes.copies[row] / samples[row]
         rows.append(
-            (names[one], f"{samples[one]:,}", f"{classes.frequency[one]:.3g}", factor, f"{copies:,.1f}", f"{times:.2f}")
+            (names[row], f"{samples[row]:,}", f"{classes.frequency[row]:.3g}", factor, f"{copies:,.1f}", f"{times:.2f}")
         )
-    if len(listed) < len(names):
+    if len(shown) < len(names):
         rows.insert(1 + half, ("...", "", "", "", "", ""))
     return "\n".join([*lines, "", table(rows)])
 
 
-def plan_text(found: Preview) -> str:
-    """Return a preview as tables."""
-    ranks = f"{found.world_size} ranks x {found.num_workers} workers"
+def plan_text(preview: Preview) -> str:
+    """Return a plan as tables."""
+    ranks = f"{preview.world_size} ranks x {preview.num_workers} workers"
     head = (
-        f"epoch {found.epoch}: {found.steps:,} steps of {found.batch_size} x {found.world_size} samples, {ranks}, "
-        f"{found.lanes} lanes, seed {found.seed}, digest {found.digest[:16]}"
+        f"epoch {preview.epoch}: {preview.steps:,} steps of {preview.batch_size} x {preview.world_size} samples, {ranks}, "
+        f"{preview.plan_workers} plan workers, seed {preview.seed}, digest {preview.digest[:16]}"
     )
     rows = [("source", "batches", "samples", "share", "passes", "remainder", "most copies")]
     rows += [
         (
-            one.name,
-            "mixed" if one.batches is None else f"{one.batches:,}",
-            f"{one.samples:,}",
-            f"{one.share:.1%}",
-            f"{one.passes:.3f}",
-            f"{one.remainder:,}",
-            f"{one.most}",
+            source.name,
+            "mixed" if source.batches is None else f"{source.batches:,}",
+            f"{source.samples:,}",
+            f"{source.share:.1%}",
+            f"{source.passes:.3f}",
+            f"{source.remainder:,}",
+            f"{source.most}",
         )
-        for one in found.sources
+        for source in preview.sources
     ]
     readers: list[tuple[str, ...]] = [("rank", "worker", "steps", "shards", "samples", "MB")]
-    for *numbers, num_bytes in found.consumers:
+    for *numbers, num_bytes in preview.consumers:
         readers.append((*(f"{number:,}" for number in numbers), megabytes(num_bytes)))
     notes = []
-    if len(found.consumers) < found.num_consumers:
-        notes.append(f"the first {len(found.consumers)} of {found.num_consumers:,} consumers")
-    if found.counted_steps < found.steps:
-        notes.append(f"counted over the first {found.counted_steps:,} of {found.steps:,} steps")
-    return "\n\n".join([head, table(rows), _strip(found), "\n".join([table(readers), *notes])])
+    if len(preview.consumers) < preview.num_consumers:
+        notes.append(f"the first {len(preview.consumers)} of {preview.num_consumers:,} workers")
+    if preview.counted_steps < preview.steps:
+        notes.append(f"counted over the first {preview.counted_steps:,} of {preview.steps:,} steps")
+    return "\n\n".join([head, table(rows), _strip(preview), "\n".join([table(readers), *notes])])
 
 
 def letters_of(names: Sequence[str]) -> list[str]:
@@ -144,19 +147,19 @@ def letters_of(names: Sequence[str]) -> list[str]:
     (['c', 's'], ['A', 'B'])
     """
     initials = [name[0] for name in names]
-    return initials if len(set(initials)) == len(names) else [chr(ord("A") + one % 26) for one in range(len(names))]
+    return initials if len(set(initials)) == len(names) else [chr(ord("A") + name % 26) for name in range(len(names))]
 
 
-def _strip(found: Preview) -> str:
+def _strip(preview: Preview) -> str:
     """Return the first steps of the schedule, a letter each."""
-    if found.schedule is None:
-        return "every batch holds all sources by share"
-    names = [one.name for one in found.sources]
+    if preview.schedule is None:
+        return "mixed: each batch draws from all sources by share"
+    names = [source.name for source in preview.sources]
     letters = letters_of(names)
     legend = ", ".join(f"{letter} = {name}" for letter, name in zip(letters, names, strict=True))
     strips = [
-        "".join(letters[one] for one in steps[:_STRIP].tolist()) + ("..." if len(steps) > _STRIP else "")
-        for steps in found.schedule[:8]
+        "".join(letters[source] for source in steps[:_STRIP].tolist()) + ("..." if len(steps) > _STRIP else "")
+        for steps in preview.schedule[:8]
     ]
-    same = "the same on all ranks" if len(found.schedule) == 1 else f"on the first of {len(found.schedule)} ranks"
+    same = "the same on all ranks" if len(preview.schedule) == 1 else f"on the first of {len(preview.schedule)} ranks"
     return "\n".join([f"first steps, {same}: {legend}", *(f"  {strip}" for strip in strips)])

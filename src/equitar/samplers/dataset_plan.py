@@ -1,15 +1,14 @@
-"""Where does the plan meet indices? The datasets of a sampler as sources, the plan of each epoch, and where a pass stands.
+"""Plans of datasets with indices: datasets as sources, the plan of each epoch, and where a pass stands.
 
-What is a map-style dataset to a plan? A source whose rows are samples by index, in equal blocks that serve as shards.
-
-Indices are those of the datasets one after another, as `torch.utils.data.ConcatDataset` counts them. Rows are laid on the line in
-an order drawn once for the seed, unless neighbours shall stay near each other: datasets are often sorted by class, and a random
-access costs nothing. A dataset of n rows has about as many blocks as rows in each, so that neither a pass over the blocks nor
-a look into one takes long; which blocks come together changes with every pass.
+To a plan, a map-style dataset is a source whose rows are samples by index, in equal blocks that serve as shards. Indices count through the datasets one after another, as in `torch.utils.data.ConcatDataset`. Rows lie on the line in an order drawn
+once for the seed, unless neighbours shall stay near each other: datasets are often sorted by class, and a random access costs
+nothing. A dataset of n rows has about as many blocks as rows in each, so that neither a pass over the blocks nor a look into one
+takes long; which blocks come together changes with every pass.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from math import isqrt
@@ -18,15 +17,26 @@ from typing import Any, Literal, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from equitar.agreement import compare_over_ranks
 from equitar.arrays import Int64
-from equitar.checks import check_integer, check_place
+from equitar.checks import check_integer
 from equitar.errors import PlanError
+from equitar.misuse import refuse_other_ranks, refuse_resampling, warn_of_replacement
 from equitar.planning.plan import Plan, PlannedSamples, PlanSpec, batch_size_then
 from equitar.planning.recipes import Recipe
-from equitar.planning.repeat_factors import ONE, RepeatFactor, Rounding, class_factors, count_classes, sample_factors
+from equitar.planning.repeat_factors import (
+    ONE,
+    RepeatFactor,
+    Rounding,
+    class_factors,
+    count_classes,
+    id_overlap,
+    sample_factors,
+    shared_vocabulary,
+)
 from equitar.planning.supply import Supply
 from equitar.progress import Position, Progress
-from equitar.ranks import detect_ranks
+from equitar.ranks import RankChoice
 from equitar.rng import Purpose, fold, permutation, text_id
 from equitar.samplers.label_rows import LabelPresence, LabelRows, rows_of
 
@@ -48,24 +58,17 @@ class _Blocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexedSource:
-    """One dataset.
+    """One dataset."""
 
-    Attributes:
-        supply: What a plan knows of it.
-        first: Index of its first sample.
-        block_size: Rows of a block; the last one may have fewer.
-        order: Row of the dataset at each place of its blocks, (rows,); None is their own order.
-    """
-
-    supply: Supply
-    first: int
-    block_size: int
-    order: NDArray[Any] | None
+    supply: Supply  # what a plan knows of it
+    first: int  # index of its first sample
+    block_size: int  # rows of a block; the last one may have fewer
+    order: NDArray[Any] | None  # row of the dataset at each position of its blocks, (rows,); None is their own order
 
     def indices(self, block: Int64, row: Int64) -> Int64:
         """Return the indices of rows of blocks, (n,)."""
-        at = block * self.block_size + row
-        return self.first + (at if self.order is None else self.order[at].astype(np.int64))
+        position = block * self.block_size + row
+        return self.first + (position if self.order is None else self.order[position].astype(np.int64))
 
 
 def indices_of(sources: Mapping[str, IndexedSource], names: tuple[str, ...], places: PlannedSamples) -> list[int]:
@@ -101,10 +104,11 @@ def indexed_sources(
         order = permutation(fold(seed, Purpose.ROW_ORDER, text_id(name)), length) if is_drawn else None
         if order is not None and length < 1 << 32:
             order = order.astype(np.uint32)
-        of_rows = None if factors is None else factors[name]
-        laid = of_rows if of_rows is None or order is None else of_rows[order]
+        row_factors = None if factors is None else factors[name]
+        if row_factors is not None and order is not None:
+            row_factors = row_factors[order]
         result[name] = IndexedSource(
-            supply=_supply(name, length, size, laid, rounding), first=first, block_size=size, order=order
+            supply=_supply(name, length, size, row_factors, rounding), first=first, block_size=size, order=order
         )
         first += length
     return result
@@ -127,18 +131,28 @@ def _supply(name: str, length: int, size: int, factors: Factors | None, rounding
     )
 
 
-def factors_by_labels(labels: Mapping[str, LabelRows], how: RepeatFactor) -> dict[str, Factors]:
+def factors_by_labels(
+    labels: Mapping[str, LabelRows], repeat: RepeatFactor, *, labels_shared: bool = False
+) -> dict[str, Factors]:
     """Return the repeat factor of every sample in units of 2**-20 copies, (samples,) each, from the labels of all datasets."""
-    counts = [count_classes(rows.parts(), names=rows.names, empty=how.empty) for rows in labels.values()]
+    counts = [count_classes(rows.parts(), names=rows.names, empty=repeat.empty) for rows in labels.values()]
+    vocabularies = {name: (count.ids, rows.names) for (name, rows), count in zip(labels.items(), counts, strict=True)}
+    if labels_shared:
+        shared = shared_vocabulary(vocabularies)
+        counts = [count.over(*shared) if count.names is None else count for count in counts]
+    elif repeat.scope == "all":
+        overlap = id_overlap({name: ids for name, (ids, names) in vocabularies.items() if names is None})
+        if overlap is not None:
+            logger.warning("%s; %s", overlap, "pass `labels_shared=True` if an id is the same class in all")
     result = {}
-    for (name, rows), count, of_class in zip(labels.items(), counts, class_factors(counts, how), strict=True):
-        factors, at = np.empty(rows.num_rows, _dtype_for(int(of_class.max(initial=ONE)))), 0
+    for (name, rows), count, by_class in zip(labels.items(), counts, class_factors(counts, repeat), strict=True):
+        factors, first = np.empty(rows.num_rows, _dtype_for(int(by_class.max(initial=ONE)))), 0
         for part in rows.parts():
-            of_rows = sample_factors(part, count.ids, of_class, empty=how.without_labels)
-            if how.rounding == "ceil":
-                of_rows = -(-of_rows // ONE) * ONE
-            factors[at : at + len(of_rows)] = of_rows
-            at += len(of_rows)
+            by_row = sample_factors(part, count.ids, by_class, empty=repeat.without_labels)
+            if repeat.rounding == "ceil":
+                by_row = -(-by_row // ONE) * ONE
+            factors[first : first + len(by_row)] = by_row
+            first += len(by_row)
         result[name] = factors
     return result
 
@@ -147,15 +161,15 @@ def factors_by_function(lengths: Mapping[str, int], function: FactorsOf) -> dict
     """Return the repeat factors that a function gives for the samples of each dataset, in units of 2**-20 copies.
 
     Raises:
-        PlanError: If it gives anything else than a finite number >= 0 for each sample.
+        PlanError: If it does not give a finite number >= 0 for each sample.
     """
     result = {}
     for name, length in lengths.items():
         numbers = np.asarray(function(name), np.float64)
         if numbers.shape != (length,) or not ((numbers >= 0) & (numbers < np.inf)).all():
-            shown = f"shape {numbers.shape}" if numbers.shape != (length,) else f"numbers down to {numbers.min()}"
-            wanted = f"a finite number >= 0 for each of {length} samples"
-            raise PlanError(f"`repeat` must give {wanted} of source {name!r}; got {shown}")
+            got = f"shape {numbers.shape}" if numbers.shape != (length,) else f"numbers down to {numbers.min()}"
+            required = f"a finite number >= 0 for each of {length} samples"
+            raise PlanError(f"`repeat` must give {required} of source {name!r}; got {got}")
         units = np.rint(numbers * ONE)
         result[name] = units.astype(_dtype_for(int(units.max(initial=0))))
     return result
@@ -165,10 +179,12 @@ def _dtype_for(largest: int) -> type[np.int32 | np.int64]:
     return np.int32 if largest + ONE < 1 << 31 else np.int64  # + ONE: `ceil` may add as much
 
 
+logger = logging.getLogger("equitar")
 Datasets: TypeAlias = Mapping[str, int | Sized] | Sized
 Labels: TypeAlias = Mapping[str, LabelPresence] | LabelPresence
 IndexRepeat: TypeAlias = float | Literal["median"] | RepeatFactor | FactorsOf | None
 STATE_VERSION = 1
+BROKEN_OFF_FIX = "give it `steps=`, or call its `set_epoch` before each pass (with Lightning: the callback `equitar.lightning.SetEpoch`)"
 _ALL = 1 << 62  # samples to shuffle together: as many as there are
 
 
@@ -203,32 +219,34 @@ class IndexPlan:
         batch_size: int,
         repeat: IndexRepeat,
         labels: Labels | None,
+        labels_shared: bool,
         names: Sequence[str] | None,
         seed: int,
         shuffle: int | None,
-        rank: int | None,
-        world_size: int | None,
+        ranks: RankChoice,
         gives_batches: bool,
     ) -> None:
         """Make it; see `equitar.samplers`. It gives batches or single samples."""
-        rank, world_size = check_place(rank, world_size)
         self._recipe, self._batch_size = recipe, check_integer("batch_size", batch_size, 1)
         self._seed = check_integer("seed", seed, 0)
         self._shuffle = _ALL if shuffle is None else shuffle
-        self._rank, self._world_size, self._gives_batches = rank, world_size, gives_batches
-        self.is_to_be_compared = rank is None  # a given rank may be another one's, looked at from here
-        self._sources = _sources_of(datasets, repeat, labels, names, seed=seed, is_drawn=shuffle is None)
+        self._ranks, self._gives_batches = ranks, gives_batches
+        self._place: tuple[int, int] | None = None
+        self._is_compared = False
+        self._sources = _sources_of(
+            datasets, repeat, labels, names, labels_shared=labels_shared, seed=self._seed, is_drawn=shuffle is None
+        )
         self._plan: Plan | None = None
-        self.progress = Progress()
+        self.progress = Progress(unit="item", fix=BROKEN_OFF_FIX)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_plan": None}
 
     def place(self) -> tuple[int, int]:
-        """Return (rank, world_size), asked for at the first use: after `init_process_group`."""
-        if self._rank is None or self._world_size is None:
-            self._rank, self._world_size = detect_ranks()
-        return self._rank, self._world_size
+        """Return (rank, world_size), detected at the first use: after `init_process_group`."""
+        if self._place is None:
+            self._place = self._ranks.resolve()
+        return self._place
 
     def plan(self, epoch: int | None = None, world_size: int = 0) -> Plan:
         """Return the plan of an epoch (None: the next one), made for so many ranks (0: those of now) of one global batch."""
@@ -263,27 +281,44 @@ class IndexPlan:
             places = plan.samples(step, *plan.share(step, rank, world_size))
             yield indices_of(self._sources, plan.names, places)
 
-    def begun(self, compare: Callable[[str, int], None]) -> tuple[Plan, int, int]:
+    def begun(self, name: str) -> tuple[Plan, int, int]:
         """Return the plan of the pass that begins now, the items that were given before, and those of each step.
 
         Args:
-            compare: Compares a digest over so many ranks; called once, unless the rank was given.
+            name: Of the class of the sampler.
+
+        Raises:
+            PlanError: If a trainer would share these out again; at the first pass, if ranks differ.
         """
-        mark, (_, world_size) = self.progress.next, self.place()
-        plan = self.plan(mark.epoch, mark.world_size)
-        if self.is_to_be_compared:
-            self.is_to_be_compared = False
-            compare(f"{plan.digest} {mark}", world_size)
-        return plan, mark.step, self.per_step(world_size)
+        start, (rank, world_size) = self.progress.next, self.place()
+        refuse_resampling(world_size)
+        if self._ranks.origin == "detected":
+            refuse_other_ranks(rank, world_size)
+        plan = self.plan(start.epoch, start.world_size)
+        if not self._is_compared:
+            self._is_compared = True
+            if self.progress.is_new:
+                warn_of_replacement(self, name, plan.digest)
+            facts = {
+                "epoch": start.epoch,
+                "given": start.step,
+                "seed": self._seed,
+                "batch_size": self._batch_size,
+                "sources": ", ".join(plan.names),
+                "plan": plan.digest,
+            }
+            fix = "compare their datasets, labels, arguments and epochs"
+            compare_over_ranks(self._ranks, facts, what="plan", fix=fix)
+        return plan, start.step, self.per_step(world_size)
 
     def state(self, taken: int | None) -> SamplerState:
         """Return where the latest pass stands."""
-        mark = self.progress.at(taken)
-        plan = self.plan(mark.epoch, mark.world_size)
+        position = self.progress.after(taken)
+        plan = self.plan(position.epoch, position.world_size)
         return SamplerState(
             version=STATE_VERSION,
-            epoch=mark.epoch,
-            given=mark.step,
+            epoch=position.epoch,
+            given=position.step,
             world_size=plan.spec.world_size,
             global_batch=plan.global_batch,
             digest=plan.digest,
@@ -293,7 +328,7 @@ class IndexPlan:
         """Begin the next pass where a state says.
 
         Raises:
-            PlanError: If the state is of another version or plan, or its ranks cannot be shared out anew.
+            PlanError: If the state is of another version or plan, or its samples cannot be shared out over these ranks.
         """
         if state.get("version") != STATE_VERSION:
             raise PlanError(f"the state must be of version {STATE_VERSION}; got {state.get('version')!r}")
@@ -303,12 +338,12 @@ class IndexPlan:
             raise PlanError(f"the state must be of the same global batch, {now}; got {state['global_batch']} samples")
         plan = self.plan(state["epoch"], state["world_size"])
         if plan.digest != state["digest"]:
-            raise PlanError("the state is of other datasets, labels, seed or arguments; restore these or start anew")
+            raise PlanError("the state is of other datasets, labels, seed or arguments; restore these or start again")
         before, after = self.per_step(state["world_size"]), self.per_step(world_size)
         step, within = divmod(state["given"], before)
         if within and after != before:
             raise PlanError(
-                f"other ranks take over between steps of {before} samples; got {state['given']} samples given"
+                f"another number of ranks can only continue between steps of {before} samples; got {state['given']} samples given"
             )
         given = step * after + within
         self.progress.set_next(Position(state["epoch"], given, world_size=state["world_size"]))
@@ -320,22 +355,24 @@ def _sources_of(
     labels: Labels | None,
     names: Sequence[str] | None,
     *,
+    labels_shared: bool,
     seed: int,
     is_drawn: bool,
 ) -> dict[str, IndexedSource]:
     """Return datasets as sources."""
     parts = _parts_of(datasets, names)
     lengths = {name: part if isinstance(part, int) else len(part) for name, part in parts.items()}
-    how = RepeatFactor.of(repeat)
-    if how is None:
+    wanted = RepeatFactor.of(repeat)
+    if wanted is None:
         factors = None
-    elif isinstance(how, RepeatFactor):
+    elif isinstance(wanted, RepeatFactor):
         own = {name: part for name, part in parts.items() if isinstance(part, LabelPresence)}
         given = {**own, **_by_name(labels, list(parts))}
-        factors = factors_by_labels({name: _labels_of(name, length, given) for name, length in lengths.items()}, how)
+        rows = {name: _labels_of(name, length, given) for name, length in lengths.items()}
+        factors = factors_by_labels(rows, wanted, labels_shared=labels_shared)
     else:
-        factors = factors_by_function(lengths, how)
-    rounding = how.rounding if isinstance(how, RepeatFactor) else "systematic"
+        factors = factors_by_function(lengths, wanted)
+    rounding = wanted.rounding if isinstance(wanted, RepeatFactor) else "systematic"
     return indexed_sources(lengths, factors, rounding=rounding, seed=seed, is_drawn=is_drawn)
 
 
@@ -346,10 +383,10 @@ def _parts_of(datasets: Datasets, names: Sequence[str] | None) -> dict[str, int 
             raise PlanError(f"`names` must be left out where `datasets` are a mapping, which has them; got {names!r}")
         return dict(datasets)
     parts: Sequence[Sized] = getattr(datasets, "datasets", [datasets])  # of a ConcatDataset
-    found = [str(number) for number in range(len(parts))] if names is None else list(names)
-    if len(found) != len(parts) or len(set(found)) != len(parts):
+    part_names = [str(number) for number in range(len(parts))] if names is None else list(names)
+    if len(part_names) != len(parts) or len(set(part_names)) != len(parts):
         raise PlanError(f"`names` must be {len(parts)} different names, one for each dataset; got {names!r}")
-    return dict(zip(found, parts, strict=True))
+    return dict(zip(part_names, parts, strict=True))
 
 
 def _by_name(labels: Labels | None, names: Sequence[str]) -> Mapping[str, LabelPresence]:

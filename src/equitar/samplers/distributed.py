@@ -1,11 +1,11 @@
-"""Any sampler on many ranks: one draw that all ranks see, of which each takes its share.
+"""A wrapper that shares any sampler out over ranks: one draw that all ranks see, of which each takes its share.
 
-torch's own answer draws anew on every rank (then shares overlap), or once for all epochs. Here the draw is a function of
+torch's own answer draws again on every rank (then shares overlap), or once for all epochs. Here the draw is a function of
 (seed, epoch): the generators of the wrapped sampler, or the global ones where it uses those, are set from them for the draw and
 restored after it. Rank r of R takes items r, r + R, r + 2R, ..., so the items of all ranks at a step are those that one process
 would have taken next.
 
-The ragged end, where the draw is no multiple of R:
+The ragged end, where the draw is not a multiple of R:
 
     draw 0 1 2 3 4 5 6, 3 ranks        rank 0      rank 1      rank 2
     "pad" (default)                    0 3 6       1 4 0       2 5 1      steps are equal, up to R - 1 items come twice
@@ -19,17 +19,20 @@ import random
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import Generic, Literal, TypeAlias, TypedDict, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 import torch
 from torch.utils.data import DistributedSampler, Sampler
 
-from equitar.checks import check_integer, check_place
+from equitar.agreement import compare_over_ranks
+from equitar.checks import check_integer
 from equitar.errors import PlanError
+from equitar.misuse import refuse_other_ranks, refuse_resampling, warn_of_replacement
 from equitar.progress import Position, Progress
-from equitar.ranks import compare_over_ranks, detect_ranks
+from equitar.ranks import RankChoice
 from equitar.rng import Purpose, fold
+from equitar.samplers.dataset_plan import BROKEN_OFF_FIX
 from equitar.samplers.samplers import DebiasedBatchSampler, RepeatFactorSampler
 
 Ragged: TypeAlias = Literal["pad", "drop", "keep"]
@@ -74,15 +77,19 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
         ragged: Ragged = "pad",
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: Any = None,
+        group: Any = None,
     ) -> None:
-        """Wrap a sampler; the rank is asked for at the first use.
+        """Wrap a sampler; the rank is detected at the first use, unless it is given.
 
         Args:
             sampler: What is drawn from: anything that can be gone through and has a length.
             seed: Seed of the draws, >= 0, the same on all ranks.
             ragged: What to do with a draw that does not divide by the ranks; see the module.
-            rank: This process among those that share the data; None detects it, and compares the draws of all once.
+            rank: This process among those that share the data; None detects it. All compare their draws once.
             world_size: Number of these processes.
+            mesh: A `DeviceMesh` of data-parallel dimensions (``mesh["dp"]``) in place of `rank` and `world_size`.
+            group: A `ProcessGroup` of the processes that share the data in place of these.
 
         Raises:
             TypeError: If the sampler has no length, or shares out its items already.
@@ -100,16 +107,16 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
             )
         if ragged not in ("pad", "drop", "keep"):
             raise PlanError(f"`ragged` must be 'pad', 'drop' or 'keep'; got {ragged!r}")
-        rank, world_size = check_place(rank, world_size)
         self.sampler, self._seed, self._ragged = sampler, check_integer("seed", seed, 0), ragged
-        self._rank, self._world_size = rank, world_size
-        self._is_to_be_compared = rank is None  # a given rank may be another one's, looked at from here
-        self._progress = Progress()
+        self._ranks = RankChoice.of(rank, world_size, mesh, group)
+        self._detected: tuple[int, int] | None = None
+        self._is_compared = False
+        self._progress = Progress(unit="item", fix=BROKEN_OFF_FIX)
 
     def _place(self) -> tuple[int, int]:
-        if self._rank is None or self._world_size is None:
-            self._rank, self._world_size = detect_ranks()
-        return self._rank, self._world_size
+        if self._detected is None:
+            self._detected = self._ranks.resolve()
+        return self._detected
 
     def __len__(self) -> int:
         """Return the items that an epoch gives to this rank."""
@@ -127,12 +134,23 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         """Return an iterator over this rank's share of the epoch's draw."""
-        mark, (rank, world_size) = self._progress.next, self._place()
-        draw = self._draw(mark.epoch)
-        count = self._share(len(draw) - mark.step)
-        first = mark.step + rank
+        start, (rank, world_size) = self._progress.next, self._place()
+        refuse_resampling(world_size)
+        if self._ranks.origin == "detected":
+            refuse_other_ranks(rank, world_size)
+        draw = self._draw(start.epoch)
+        if not self._is_compared:
+            self._is_compared = True
+            digest = blake2b(repr(draw).encode(), digest_size=16).hexdigest()
+            if self._progress.is_new and draw:
+                warn_of_replacement(self, type(self).__name__, f"{type(self.sampler).__name__} {self._seed} {digest}")
+            facts = {"epoch": start.epoch, "given": start.step, "seed": self._seed, "draw": digest}
+            fix = "wrap a sampler that draws from torch, numpy or random, and from the same data on every rank"
+            compare_over_ranks(self._ranks, facts, what="draw", fix=fix)
+        count = self._share(len(draw) - start.step)
+        first = start.step + rank
         # Padded with the beginning of the draw, as often as needed: it may be shorter than the world.
-        mine = (draw[at % len(draw)] for at in range(first, first + count * world_size, world_size))
+        mine = (draw[position % len(draw)] for position in range(first, first + count * world_size, world_size))
         return self._progress.counted(mine, count, each=world_size)
 
     def _draw(self, epoch: int) -> list[Item]:
@@ -147,11 +165,6 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
                 f"`sampler` must give as many items as its length says; {type(self.sampler).__name__} says "
                 f"{len(self._sized())} and gave {len(draw)} in epoch {epoch}"
             )
-        if self._is_to_be_compared:
-            self._is_to_be_compared = False
-            digest = blake2b(repr(draw).encode(), digest_size=16).hexdigest()
-            mend = "wrap a sampler that draws from torch, numpy or random, and from the same data on every rank"
-            compare_over_ranks(digest, self._place()[1], what="draw", mend=mend)
         return draw
 
     def set_epoch(self, epoch: int) -> None:
@@ -163,9 +176,13 @@ class DistributedSamplerWrapper(Sampler[Item], Generic[Item]):
 
         Workers of a DataLoader take items ahead: a training loop counts its own.
         """
-        mark = self._progress.at(taken)
+        position = self._progress.after(taken)
         return DrawState(
-            version=STATE_VERSION, epoch=mark.epoch, given=mark.step, seed=self._seed, length=len(self._sized())
+            version=STATE_VERSION,
+            epoch=position.epoch,
+            given=position.step,
+            seed=self._seed,
+            length=len(self._sized()),
         )
 
     def load_state_dict(self, state: DrawState) -> None:
@@ -202,12 +219,16 @@ def _generators_at(sampler: object, key: int) -> Iterator[None]:
 
 def _generators_of(sampler: object) -> list[torch.Generator]:
     """Return the generators of a sampler and of the samplers within it, as those of a `BatchSampler`."""
-    found: list[torch.Generator] = []
-    inside: list[object] = [sampler]
-    for one in inside:
-        values = vars(one).values() if hasattr(one, "__dict__") else ()
-        found += [
-            value for value in values if isinstance(value, torch.Generator) and all(value is not it for it in found)
+    generators: list[torch.Generator] = []
+    samplers: list[object] = [sampler]
+    for nested in samplers:
+        values = vars(nested).values() if hasattr(nested, "__dict__") else ()
+        generators += [
+            value
+            for value in values
+            if isinstance(value, torch.Generator) and all(value is not it for it in generators)
         ]
-        inside += [value for value in values if isinstance(value, Sampler) and all(value is not it for it in inside)]
-    return found
+        samplers += [
+            value for value in values if isinstance(value, Sampler) and all(value is not it for it in samplers)
+        ]
+    return generators

@@ -1,4 +1,4 @@
-"""Which labels has which sample, as files say it? Label rows from sidecars, and from label files beside a dataset."""
+"""Label rows from files: from sidecars, and from label files beside a dataset."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def labels_from_sidecars(source: Source) -> LabelRows:
         command = source.index_command(label_spec="cls")
         raise SidecarError(f"source {source.name!r} must have labels but was indexed without; {command}")
     names = None if summary.class_names is None else dict(zip(*summary.class_names, strict=True))
-    return collected((one.presence for one in sidecars.all() if one.presence is not None), names)
+    return collected((sidecar.presence for sidecar in sidecars.all() if sidecar.presence is not None), names)
 
 
 def labels_from_file(
@@ -34,7 +34,7 @@ def labels_from_file(
     """Return the labels that a file gives: COCO or LVIS annotations, or a table of key and labels.
 
     Args:
-        path: A file as `equitar.outside` says, local or whatever fsspec opens.
+        path: COCO or LVIS annotations, TSV, CSV, JSON lines or Parquet; local, or whatever fsspec opens.
         keys: The samples of the dataset in their order, as keys, base names or image ids; None is the order of the file.
         classes: Names of all classes by id; None is what the file says.
         crowd: Whether crowd annotations of COCO count as labels.

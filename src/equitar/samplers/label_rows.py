@@ -1,9 +1,8 @@
-"""Which labels has which sample of an indexed dataset? Sparse rows in blocks, in the smallest integers that hold them.
+"""Label rows: which labels each sample of an indexed dataset has, as sparse rows in blocks of the smallest integers.
 
-A dataset says so through one method, `label_presence`. `LabelRows` is what it returns, and is made in one pass from whatever
-there is: label sets, a generator, sparse or dense matrices; `equitar.label_files` makes it from files and sidecars. 1.7 million
-rows of 365 classes take some 20 MB. Whatever is computed from the rows is computed block by block, by `equitar.presence` and
-`equitar.repeat`: a block of a map-style dataset is to them what a shard is.
+A dataset offers them through one method, `label_presence`. `LabelRows` are made in one pass from whatever there is: label sets,
+a generator, sparse or dense matrices; `label_files` makes them from files and sidecars. 1.7 million rows of 365 classes take some
+20 MB. Whatever is computed from the rows is computed block by block, as it is shard by shard for tars.
 """
 
 from __future__ import annotations
@@ -33,17 +32,11 @@ class LabelPresence(Protocol):
 
 
 class _Block(NamedTuple):
-    """Consecutive rows, each array in the smallest integers that hold it.
+    """Consecutive rows, each array in the smallest integers that hold it."""
 
-    Attributes:
-        lengths: Labels of each row, (rows,).
-        ids: Ids of the labels, increasing within a row, (labels,).
-        counts: How often each occurs in its row, (labels,); None if all occur once.
-    """
-
-    lengths: NDArray[Any]
-    ids: NDArray[Any]
-    counts: NDArray[Any] | None
+    lengths: NDArray[Any]  # labels of each row, (rows,)
+    ids: NDArray[Any]  # ids of the labels, increasing within a row, (labels,)
+    counts: NDArray[Any] | None  # how often each occurs in its row, (labels,); None if all occur once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,22 +80,22 @@ class LabelRows:
 
         Args:
             label_sets: Ids of labels, or their names if `classes` are given; one that occurs twice in a row counts twice.
-            classes: Names of all classes by id; a label that is none of them is an error.
+            classes: Names of all classes by id; a label that is not one of them is an error.
 
         >>> rows = LabelRows.of_sets([[17, 90, 17], [], [3]])
         >>> len(rows), [part.labels(0).tolist() for part in rows.parts()]
         (3, [[17, 90]])
 
         Raises:
-            LabelError: If a label is no id and no class, with its row.
+            LabelError: If a label is neither an id nor a class, with its row.
         """
         names = _names(classes)
-        id_of = {name: one for one, name in names.items()} if names is not None else {}
+        ids = {name: number for number, name in names.items()} if names is not None else {}
 
         def parts() -> Iterator[Presence]:
             rows, first = iter(label_sets), 0
             while block := [list(row) for row in islice(rows, ROWS_PER_BLOCK)]:
-                yield _of_lists(block, id_of, first)
+                yield _of_lists(block, ids, first)
                 first += len(block)
 
         return collected(parts(), names)
@@ -125,8 +118,8 @@ class LabelRows:
         values = None if counts is None else np.asarray(counts)
         wrong = len(pointers) == 0 or pointers[0] != 0 or pointers[-1] != len(ids) or (np.diff(pointers) < 0).any()
         if wrong or (values is not None and len(values) != len(ids)):
-            shown = f"{len(ids)} indices, {'no' if values is None else len(values)} counts and pointers {pointers!r}"
-            raise LabelError(f"`indptr` must run from 0 to the number of `indices` and of `counts`; got {shown}")
+            got = f"{len(ids)} indices, {'no' if values is None else len(values)} counts and pointers {pointers!r}"
+            raise LabelError(f"`indptr` must run from 0 to the number of `indices` and of `counts`; got {got}")
 
         def part(first: int) -> Presence:
             ends = pointers[first : first + ROWS_PER_BLOCK + 1].astype(np.int64)
@@ -195,21 +188,25 @@ def _check_known(part: Presence, known: Int64, first: int) -> None:
     foreign = np.flatnonzero(~np.isin(part.ids, known))
     if len(foreign):
         row = first + int(np.searchsorted(part.indptr, foreign[0], side="right")) - 1
-        seen = f"label {int(part.ids[foreign[0]])} of row {row} is none of the {len(known)} classes"
-        raise LabelError(f"{seen}; add it to `classes` or mend the label")
+        raise LabelError(
+            f"label {int(part.ids[foreign[0]])} of row {row} is not one of the {len(known)} classes; add it to `classes` or fix "
+            "the label"
+        )
 
 
-def _of_lists(block: Sequence[Sequence[int | str]], id_of: Mapping[str, int], first: int) -> Presence:
+def _of_lists(block: Sequence[Sequence[int | str]], ids: Mapping[str, int], first: int) -> Presence:
     flat = list(chain.from_iterable(block))
     kinds = set(map(type, flat))
     row_of = np.repeat(np.arange(len(block)), np.fromiter(map(len, block), np.int64, len(block)))
     if str in kinds:
-        flat = [id_of.get(one, one) if isinstance(one, str) else one for one in flat]
+        flat = [ids.get(label, label) if isinstance(label, str) else label for label in flat]
         kinds = set(map(type, flat))
     if wrong := {kind for kind in kinds if kind is bool or not issubclass(kind, int | np.integer)}:
-        at = next(at for at, one in enumerate(flat) if type(one) in wrong)
-        wanted = "an id (an integer) or a name in `classes`"
-        raise LabelError(f"a label must be {wanted}; got {flat[at]!r} in row {first + int(row_of[at])}; mend the label")
+        entry = next(entry for entry, label in enumerate(flat) if type(label) in wrong)
+        raise LabelError(
+            f"a label must be an id (an integer) or a name in `classes`; got {flat[entry]!r} in row "
+            f"{first + int(row_of[entry])}; fix the label"
+        )
     return _of_values(row_of, np.array(flat, np.int64), None, len(block))
 
 
@@ -217,7 +214,7 @@ def _of_values(row_of: Int64, ids: Int64, values: NDArray[Any] | None, num_rows:
     if values is None or values.dtype == bool:
         present, times = slice(None) if values is None else values, None
     else:
-        present = values >= 1  # a share is no label, nor is -1
+        present = values >= 1  # a share is not a label, nor is -1
         times = values[present].astype(np.int64)
     return Presence.of_entries(row_of[present], ids[present], times, num_rows=num_rows)
 

@@ -1,30 +1,26 @@
-"""The plans of tars for datasets with indices: samplers for an ordinary DataLoader.
+"""Samplers for an ordinary DataLoader: the plans of tars for datasets with indices.
 
     DataLoader(dataset, batch_size=16, sampler=RepeatFactorSampler(dataset, 1e-3))
     DataLoader(ConcatDataset([cc3m, sbu]), batch_sampler=DebiasedBatchSampler({"cc3m": cc3m, "sbu": sbu}, batch_size=256))
 
-Nothing is decided here. A dataset is a source whose rows are samples by index (`equitar.indexed`); quotas, schedule, copies and
-shuffling are those of `equitar.plan`, so a CSV and shards of the same sizes give the same sources at the same steps. Each rank
-draws its own share, and all do the same number of steps: do not wrap these samplers in a distributed one.
+Nothing is decided here. A dataset is a source whose rows are samples by index (`dataset_plan`); quotas, schedule, copies and
+shuffling are those of `planning`, so a CSV and shards of the same sizes give the same sources at the same steps. Each rank
+draws its own share, and all do the same number of steps: trainers that would share these out again are refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 from torch.utils.data import Sampler
 
-from equitar.planning.plan import Agree, Short, SourceAccount
+from equitar.planning.plan import SameSourceAcross, SmallSources, SourceAccount
 from equitar.planning.recipes import Debiased, Mixed
 from equitar.planning.weights import Changes, Weights
-from equitar.ranks import compare_over_ranks
+from equitar.ranks import RankChoice
 from equitar.samplers.dataset_plan import Datasets, IndexPlan, IndexRepeat, Labels, SamplerState
-
-
-def _compare(digest: str, world_size: int) -> None:
-    mend = "compare their datasets, labels, arguments and epochs"
-    compare_over_ranks(digest, world_size, what="plan", mend=mend)
 
 
 class RepeatFactorSampler(Sampler[int]):
@@ -48,6 +44,7 @@ class RepeatFactorSampler(Sampler[int]):
         repeat: IndexRepeat,
         *,
         labels: Labels | None = None,
+        labels_shared: bool = False,
         names: Sequence[str] | None = None,
         batch_size: int | None = None,
         weights: Weights | None = None,
@@ -56,8 +53,10 @@ class RepeatFactorSampler(Sampler[int]):
         shuffle: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: Any = None,
+        group: Any = None,
     ) -> None:
-        """Make the sampler; the rank is asked for at the first use.
+        """Make the sampler; the rank is detected at the first use, unless it is given.
 
         Args:
             datasets: A dataset (or anything with a length) that has `label_presence`, a `ConcatDataset`, or a mapping of names to
@@ -65,6 +64,7 @@ class RepeatFactorSampler(Sampler[int]):
             repeat: The threshold of LVIS's repeat factor, a `RepeatFactor`, or a function of a dataset's name that gives a factor
                 >= 0 for each of its samples; None repeats nothing.
             labels: Labels of datasets that have no `label_presence`, by name; those of a single dataset as they are.
+            labels_shared: Whether ids without class names mean the same classes in all datasets; by default each has its own.
             names: Names of the parts of a `ConcatDataset` (default: "0", "1", ...); of a single dataset, one name.
             batch_size: Batch size of the DataLoader: if given, no two copies of a sample meet in a global batch, and only whole
                 batches are given.
@@ -73,8 +73,10 @@ class RepeatFactorSampler(Sampler[int]):
             seed: Seed of every order, >= 0, the same on all ranks.
             shuffle: Samples that each rank shuffles together; None is all of them. With a number, neighbours in the dataset stay
                 near each other, which suits datasets that are read quickest in order.
-            rank: This process among those that share the data; None detects it, and compares the plans of all once.
+            rank: This process among those that share the data; None detects it. All compare their plans once.
             world_size: Number of these processes.
+            mesh: A `DeviceMesh` of data-parallel dimensions (``mesh["dp"]``) in place of `rank` and `world_size`.
+            group: A `ProcessGroup` of the processes that share the data in place of these.
 
         Raises:
             PlanError: If arguments do not fit; at the first use, if the promises cannot be kept: it says what to change.
@@ -85,11 +87,11 @@ class RepeatFactorSampler(Sampler[int]):
             batch_size=1 if batch_size is None else batch_size,
             repeat=repeat,
             labels=labels,
+            labels_shared=labels_shared,
             names=names,
             seed=seed,
             shuffle=shuffle,
-            rank=rank,
-            world_size=world_size,
+            ranks=RankChoice.of(rank, world_size, mesh, group),
             gives_batches=False,
         )
 
@@ -99,7 +101,7 @@ class RepeatFactorSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         """Return an iterator over this rank's indices of the epoch."""
-        plan, given, per_step = self._planned.begun(_compare)
+        plan, given, per_step = self._planned.begun(type(self).__name__)
         step, within = divmod(given, per_step)
         indices = (index for batch in self._planned.batches(plan, step) for index in batch)
         return self._planned.progress.counted(islice(indices, within, None), plan.num_steps * per_step - given)
@@ -143,24 +145,28 @@ class DebiasedBatchSampler(Sampler[list[int]]):
         batch_size: int,
         repeat: IndexRepeat = None,
         labels: Labels | None = None,
+        labels_shared: bool = False,
         names: Sequence[str] | None = None,
         weights: Weights | Changes | None = None,
         steps: int | None = None,
-        same_source_across: Agree = "world",
-        small_sources: Short = "error",
+        same_source_across: SameSourceAcross = "world",
+        small_sources: SmallSources = "error",
         accumulation_steps: int = 1,
         seed: int = 0,
         shuffle: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: Any = None,
+        group: Any = None,
     ) -> None:
-        """Make the sampler; the rank is asked for at the first use.
+        """Make the sampler; the rank is detected at the first use, unless it is given.
 
         Args:
             datasets: As for `RepeatFactorSampler`, and so are all arguments that are not named here.
             batch_size: Samples per rank and step, >= 1.
             repeat: See `RepeatFactorSampler`.
             labels: See `RepeatFactorSampler`.
+            labels_shared: See `RepeatFactorSampler`.
             names: See `RepeatFactorSampler`.
             weights: Share of the steps of each dataset, `Temperature`, `Passes`, or a list of (from_step, weights); None is by size.
             steps: Steps of an epoch; None is as many as one pass through all datasets gives.
@@ -171,6 +177,8 @@ class DebiasedBatchSampler(Sampler[list[int]]):
             shuffle: See `RepeatFactorSampler`.
             rank: See `RepeatFactorSampler`.
             world_size: See `RepeatFactorSampler`.
+            mesh: See `RepeatFactorSampler`.
+            group: See `RepeatFactorSampler`.
         """
         self._planned = IndexPlan(
             datasets,
@@ -186,11 +194,11 @@ class DebiasedBatchSampler(Sampler[list[int]]):
             batch_size=batch_size,
             repeat=repeat,
             labels=labels,
+            labels_shared=labels_shared,
             names=names,
             seed=seed,
             shuffle=shuffle,
-            rank=rank,
-            world_size=world_size,
+            ranks=RankChoice.of(rank, world_size, mesh, group),
             gives_batches=True,
         )
 
@@ -200,15 +208,15 @@ class DebiasedBatchSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Return an iterator over this rank's batches of indices of the epoch."""
-        plan, step, _ = self._planned.begun(_compare)
+        plan, step, _ = self._planned.begun(type(self).__name__)
         return self._planned.progress.counted(self._planned.batches(plan, step), plan.num_steps - step)
 
     def sources(self, epoch: int) -> list[str]:
         """Return the name of the dataset of every step of an epoch on this rank."""
         plan = self._planned.plan(epoch)
-        found = plan.sources(self._planned.place()[0])
-        assert found is not None, "debiased batches have one source each"
-        return [plan.names[one] for one in found.tolist()]
+        numbers = plan.sources(self._planned.place()[0])
+        assert numbers is not None, "debiased batches have one source each"
+        return [plan.names[number] for number in numbers.tolist()]
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iterator at the start of an epoch, >= 0."""

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 from equitar.errors import ShardMismatchError, SourceError, StorageError
 from equitar.sources import Retries, StorageOptions
 from equitar.storage.ranges import LocalRanges
-from equitar.storage.retry import DENIED, DENIED_FIX, MISSING, AnswerError, Retry, store_failures
+from equitar.storage.retry import BUSY, DENIED, DENIED_FIX, MISSING, AnswerError, Retry, store_failures
 from equitar.urls import shown
 
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
@@ -95,8 +95,9 @@ async def _checked(response: Any, start: int, *, size: int | None, stall: float)
     kind = headers.get("Content-Type", "").partition(";")[0]
     if status == _OK and kind != "text/html" and size is not None and headers.get("Content-Length") == str(size):
         raise NoRangesError
+    retry_after = headers.get("Retry-After") if status in BUSY else None
     page = await asyncio.wait_for(response.content.read(_PAGE), stall)
-    raise AnswerError(f"status {status} with {kind or 'a body'} that begins {page!r}")
+    raise AnswerError(f"status {status} with {kind or 'a body'} that begins {page!r}", retry_after)
 
 
 async def web_whole(files: Any, url: str, *, size: int, stall: float, into: Any) -> None:
@@ -114,7 +115,7 @@ async def web_whole(files: Any, url: str, *, size: int, stall: float, into: Any)
     response = await asyncio.wait_for(session.get(files.encode_url(url), **options), stall)
     async with response:
         if response.status != _OK:
-            raise AnswerError(f"status {response.status} for a whole file")
+            raise AnswerError(f"status {response.status} for a whole file", response.headers.get("Retry-After"))
         while part := await asyncio.wait_for(response.content.readany(), stall):
             written += into.write(part)
     if written != size:
@@ -266,7 +267,7 @@ class RemoteRanges:
         if is_web(files):
             before = len(into)
             request = web_range(files, path, start, stop, size=self._size, stall=self._retries.stall, into=into)
-            version = self._result(files, request, timeout=self._retries.limit)
+            version = self._result(files, request, timeout=max(self._retries.patience, self._retries.stall))
             if not self._is_same(version):
                 del into[before:]
             self._check(version)
@@ -281,7 +282,7 @@ class RemoteRanges:
         self._recheck(files, path)  # the bytes may be of a newer version
         into += data
 
-    def _result(self, files: Any, request: Coroutine[Any, Any, Answer], *, timeout: float) -> Answer:
+    def _result(self, files: Any, request: Coroutine[Any, Any, Answer], *, timeout: float | None) -> Answer:
         """Run a request on the loop of its filesystem; `close` cancels it."""
         future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(request, timeout), files.loop)
         with self._lock:
@@ -344,7 +345,7 @@ class RemoteRanges:
                 self._retry().answer(
                     "the whole file",
                     lambda: self._result(
-                        files, web_whole(files, path, size=size, stall=stall, into=file), timeout=self._retries.limit
+                        files, web_whole(files, path, size=size, stall=stall, into=file), timeout=None
                     ),
                 )
                 self._copy = LocalRanges.of(file, self._where)

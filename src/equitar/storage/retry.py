@@ -1,15 +1,17 @@
-"""Retries of failed requests: after waits that double, until tries or time are used up.
+"""Retries of failed requests: after waits that double or that the server asks for, until patience ends.
 
-A request that returned some bytes counts as progress: the rest is requested at once, and the tries are counted from zero; the
-time is not.
+A request that returned some bytes counts as progress: the rest is requested at once, and the next wait is a short one. Patience is
+counted from the first failure in any case.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
 from collections.abc import Callable
+from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from equitar.errors import StorageError
@@ -17,7 +19,10 @@ from equitar.rng import draws, fold, text_id
 from equitar.sources import Retries, StorageOptions
 from equitar.urls import without_secrets
 
+logger = logging.getLogger("equitar")
+
 Answer = TypeVar("Answer")
+_SILENT = 10.0  # seconds of failures after which a warning says that it is retried
 _FAILURES = (  # of stores, other than OSError; only looked up if their packages are loaded, so that none is imported
     ("aiohttp", "ClientError"),
     ("botocore.exceptions", "BotoCoreError"),
@@ -29,11 +34,17 @@ _FAILURES = (  # of stores, other than OSError; only looked up if their packages
 
 DENIED = (401, 403)  # HTTP status
 MISSING = (404, 410)
+BUSY = (429, 503)
 DENIED_FIX = "check `storage_options`, or whether the URL has expired"
 
 
 class AnswerError(OSError):
     """A store sent something other than what was requested."""
+
+    def __init__(self, problem: str, retry_after: str | None = None) -> None:
+        """Keep what was sent, and the value of a ``Retry-After`` header."""
+        super().__init__(problem)
+        self.headers = {} if retry_after is None else {"Retry-After": retry_after}
 
 
 def store_failures() -> tuple[type[Exception], ...]:
@@ -60,6 +71,17 @@ def _actual(error: Exception) -> Exception:
     return cause
 
 
+def _retry_after(error: Exception) -> float:
+    """Return how many seconds a server asks to wait; 0 if it does not."""
+    value = (getattr(error, "headers", None) or {}).get("Retry-After", "")  # of AnswerError, and of errors of aiohttp
+    if value.strip().isdecimal():
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (TypeError, ValueError):  # not a date
+        return 0.0
+
+
 class Retry:
     """The tries of one request."""
 
@@ -74,7 +96,9 @@ class Retry:
         """
         self._where, self._retries, self._options, self._stopped = where, retries, options, stopped
         self._begin = time.monotonic()
+        self._end: float | None = None  # of patience, once something failed
         self._in_row = self._tries = 0
+        self._has_warned = False
 
     def answer(self, what: str, ask: Callable[[], Answer]) -> Answer:
         """Return what `ask` returns, called again while it fails; raises what `failed` raises."""
@@ -103,16 +127,24 @@ class Retry:
             raise FileNotFoundError(f"{self._where} is missing") from None
         self._tries += 1
         self._in_row = 0 if has_progress else self._in_row + 1
-        seconds = time.monotonic() - self._begin
-        longest = self._retries.limit - seconds
-        is_last = self._in_row >= self._retries.tries or longest <= 0
-        if is_last or isinstance(error, PermissionError) or self._stopped.is_set():
+        now = time.monotonic()
+        seconds = now - self._begin
+        self._end = now + self._retries.patience if self._end is None else self._end
+        longest = self._end - now
+        asked = _retry_after(error)
+        if longest <= 0 or asked > longest or isinstance(error, PermissionError) or self._stopped.is_set():
             # Not `from error`: its text may contain secrets.
             raise StorageError(
                 f"{self._where} did not give {what} in {self._tries} tries and {seconds:.1f} s; the last failed with {cause}"
+                + f"; the server asks to wait {asked:.0f} s, which `Retries(patience=...)` does not allow"
+                * (asked > longest)
             ) from None
-        if self._in_row:
-            wait = min(self._retries.first_wait * 2 ** (self._in_row - 1), self._retries.longest_wait)
+        if not self._has_warned and self._retries.patience - longest >= _SILENT:
+            self._has_warned = True
+            logger.warning("%s: %s; retrying for up to %.0f s more", self._where, cause, longest)
+        if self._in_row or asked:
+            doublings = min(max(0, self._in_row - 1), 30)  # as a float holds only so many
+            wait = min(self._retries.first_wait * 2**doublings, self._retries.longest_wait)
             # Many workers fail together and should not retry together, so each waits a different share.
             share = int(draws(fold(text_id(self._where), text_id(what)), [self._tries])[0]) / 2**64
-            self._stopped.wait(min(wait * (0.5 + share / 2), longest))
+            self._stopped.wait(max(asked, min(wait * (0.5 + share / 2), longest)))

@@ -2,7 +2,7 @@
 
 Both are written into an unnamed temporary file first, which vanishes with the process. Samples are then sliced by the offsets of
 the sidecar, which refer to the decompressed stream. A command is always waited for, and its exit status is checked; if reading is
-stopped early, the command and everything it started is killed, and its status is ignored.
+stopped early, the command and everything it started is killed, and its status is ignored. A command that fails is run again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -24,6 +25,7 @@ from equitar.errors import ShardMismatchError, StorageError
 from equitar.sources import Retries, StorageOptions
 from equitar.storage.ranges import PrefetchedFile, Ranges, RangesFile
 from equitar.storage.remote import RemoteRanges
+from equitar.storage.retry import Retry
 from equitar.urls import local_path, shown, without_secrets
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -80,6 +82,7 @@ class Gunzip:
 
 Fill: TypeAlias = Callable[[BinaryIO], None]
 _COPY_BYTES = 1 << 20
+_HOPELESS = (126, 127)  # status of a shell that cannot run, or does not find, a command
 _SHOWN_STDERR = 500  # bytes at the end of the output of a failed command that its error shows
 
 
@@ -101,13 +104,38 @@ def _running(command: str) -> Iterator[tuple[subprocess.Popen[bytes], BinaryIO]]
             process.wait()
 
 
-def run_pipe(url: str, file: BinaryIO) -> None:
-    """Write the output of a ``pipe:`` URL into a file.
+class CommandError(Exception):
+    """A command ended with an exit status other than 0."""
+
+    def __init__(self, problem: str, status: int) -> None:
+        """Keep the status."""
+        super().__init__(problem)
+        self.status = status
+
+
+def run_pipe(url: str, file: BinaryIO, retry: Retry | None) -> None:
+    """Write the output of a ``pipe:`` URL into an empty file, from the start again if the command fails.
+
+    Args:
+        url: The command.
+        file: Takes its output; after an error, that of the last try.
+        retry: Whether to run it again; None runs it once.
 
     Raises:
         StorageError: If the command fails.
     """
-    command = url[len("pipe:") :]
+    while True:
+        try:
+            return _run(url[len("pipe:") :], file)
+        except CommandError as error:  # noqa: PERF203  (each try may fail)
+            if retry is None or error.status in _HOPELESS:
+                raise StorageError(f"{shown(url)} failed: {error}") from None
+            retry.failed("its output", error)
+            file.seek(0)
+            file.truncate()
+
+
+def _run(command: str, file: BinaryIO) -> None:
     with _running(command) as (process, stderr):
         assert process.stdout is not None
         shutil.copyfileobj(process.stdout, file, _COPY_BYTES)
@@ -116,10 +144,8 @@ def run_pipe(url: str, file: BinaryIO) -> None:
             end = stderr.seek(0, os.SEEK_END)
             stderr.seek(max(0, end - _SHOWN_STDERR))
             message = without_secrets(stderr.read().decode("utf-8", "replace").strip(), None)
-            raise StorageError(
-                f"{shown(url)} ended with exit status {status} after {file.tell()} bytes"
-                + (f" and the message {message!r}" * bool(message))
-            )
+            shown_message = f" and the message {message!r}" if message else ""
+            raise CommandError(f"it ended with exit status {status} after {file.tell()} bytes{shown_message}", status)
 
 
 def inflate(compressed: BinaryIO, file: BinaryIO, where: str) -> None:
@@ -175,7 +201,8 @@ def open_stream(
         with Path(local).open("rb", buffering=0) as file:  # unbuffered: a walk buffers by itself
             yield cast("BinaryIO", file), os.fstat(file.fileno()).st_size
     elif url.startswith("pipe:"):
-        with filled(partial(run_pipe, url)) as spooled:
+        retry = Retry(shown(url), retries, options, threading.Event())
+        with filled(partial(run_pipe, url, retry=retry)) as spooled:
             yield spooled, os.fstat(spooled.fileno()).st_size
     else:
         ranges = open_remote(url, options, retries)
