@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 from hypothesis import assume, event, given
@@ -379,8 +379,7 @@ def test_where_counting_would_take_long_the_sum_of_what_is_given_up_is_exact(
 @given(walking_cases(), st.integers(2, 4), st.floats(0, 1))
 def test_batches_that_are_handed_out_in_part_are_given_up_in_part(case: Case, held: int, share: float) -> None:
     assert case.steps is not None
-    recipe: Any = case.recipe()
-    recipe = replace(recipe, accumulation_steps=held, steps=case.steps * held)
+    recipe = replace(cast("Debiased", case.recipe()), accumulation_steps=held, steps=case.steps * held)
     whole = replace(case, batch_size=case.batch_size * held)
     assume(whole.is_feasible())
     plan, behind = recipe.plan(case.supplies(), case.spec(0)), plan_of(whole)
