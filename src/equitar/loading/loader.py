@@ -293,6 +293,7 @@ class Loader(Displayed, DataLoader[Any]):
         self._reweighted = None
         self._restart_workers()
         self._progress.set_next(position)
+        self._is_placed = True
 
     def reweight(self, weights: Weights | Changes | None) -> None:
         """Continue with other weights from the next `iter()` on, as `load_state_dict` does with `restart`; call it on all ranks alike.
@@ -332,7 +333,6 @@ class Loader(Displayed, DataLoader[Any]):
             position = self._continued(state)
         self._restart_workers()
         self._progress.set_next(position)
-        self._is_placed = True
 
     def _position_from(self, state: State, *, restart: bool) -> Position:
         """Follow the passes of a state, or of a run that continues from it, and return where it begins."""

@@ -113,8 +113,8 @@ class Request:
         if isinstance(recipe, Exact):
             raise PlanError("`exact` goes through every sample once and takes no `weights`; use `debiased` or `mixed`")
         result = replace(self, recipe=replace(recipe, weights=weights))
-        if self.resolved_already is not None:  # what joined since waits for the next start of a run, on all ranks alike
-            result.__dict__["resolved"] = self.resolved
+        # Shards that joined wait for the next start of a run, on all ranks alike.
+        result.__dict__["resolved"] = self.resolved
         return result
 
     def check_rank(self) -> None:

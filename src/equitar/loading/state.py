@@ -55,8 +55,8 @@ class Details(TypedDict):
     made_of: dict[str, str]  # arguments and sources
     summaries: dict[str, str]  # digest of the summary of each source that has one
     pass_start: tuple[int, list[PassRow]]  # an epoch, and where each source stands in its passes at its start
-    positions: list[PassRow]  # where each source stands in its passes if the run continues with another plan
-    given_up: dict[str, int]  # copies of each source that it gives up then
+    positions: list[PassRow]  # where each source stands if the epoch ends here: see `Plan.pass_positions`
+    given_up: dict[str, int]  # how many copies of each source are lost then
 
 
 def state_of(request: Request, plan: Plan, position: Position) -> State:

@@ -196,23 +196,19 @@ class EpochRuns:
             for supply, part, begins in zip(self._spec.supplies, segment.parts, self._begins_each_epoch(), strict=True)
         ]
 
-    def begun(self, turns: int) -> tuple[int, Int64, list[int]]:
-        """Return the segment of the last of so many turns, what these turns take of it, and what the epoch takes from it on.
-
-        The former are batches of each lane, (lanes,), the latter copies of each source before its `positions_after`, (sources,).
-        """
+    def begun(self, turns: int) -> tuple[int, list[int]]:
+        """Return the segment of the last of so many turns, and its copies of each source before their `positions_after`."""
         number = self._segment_of(turns)
         start, num_steps, _ = self.segments[number]
         before, end, last = self._taken(start), self._taken(start + num_steps), self._taken(self._spec.num_steps)
-        runs, lanes_before = self.runs(number)
-        batches = self._lane_counts(turns) - lanes_before
-        if runs.num_lanes != len(lanes_before):
-            batches = batches.sum(keepdims=True)
-        due = [
-            (last if begins else end)[source] - before[source]
-            for source, begins in enumerate(self._begins_each_epoch())
-        ]
-        return number, batches, due
+        begins = self._begins_each_epoch()
+        return number, [(last if begins[source] else end)[source] - gone for source, gone in enumerate(before)]
+
+    def batches_before(self, turns: int, segment: int) -> Int64:
+        """Return the batches of a segment in each of its lanes that lie in the first so many turns of the epoch, (lanes,)."""
+        runs, before = self.runs(segment)
+        batches = self._lane_counts(turns) - before
+        return batches if runs.num_lanes == len(before) else batches.sum(keepdims=True)
 
     def _segment_of(self, turns: int) -> int:
         """Return the segment of the last of so many turns, or the first one."""

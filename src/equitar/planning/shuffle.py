@@ -189,24 +189,25 @@ class Dealer:
         """
         if not turns:
             return [0] * len(self._spec.sources)
-        segment, batches, due = self._runs.begun(turns)
+        segment, due = self._runs.begun(turns)
         if len(due) == 1:
             each = self._spec.batch_size * self._spec.world_size * self._spec.num_worlds
-            return [due[0] - int(batches.sum()) * each]
-        emitted = sum(
-            (self._emitted(segment, lane, last) for lane, last in enumerate(batches.tolist()) if last),
-            np.zeros(len(due), np.int64),
-        )
-        result: list[int] = (np.array(due, np.int64) - emitted).tolist()
-        return result
+            return [due[0] - (turns - self._starts[segment]) * each]
+        emitted = np.zeros(len(due), np.int64)
+        for lane, last in enumerate(self._runs.batches_before(turns, segment).tolist()):
+            if last:
+                emitted += self._emitted(segment, lane, last)
+        left: list[int] = (np.array(due, np.int64) - emitted).tolist()
+        return left
 
     def _emitted(self, segment: int, lane: int, last: int) -> Int64:
         """Return the copies of each source in the batches before `last` of a lane on all ranks, (sources,)."""
         first, end = self._edges(self._runs.runs(segment)[0], lane, last - 1)
         before, window = self._counts(segment, lane, first, end)
+        result: Int64
         if not self._spec.is_stratified:
-            independent: Int64 = before + self._counts(segment, lane, first, last)[1].sum(axis=0)
-            return independent
+            result = before + self._counts(segment, lane, first, last)[1].sum(axis=0)
+            return result
         # Copies lie source after source, and are dealt to the batches in turn: see `deal_by_source`.
         key = fold(self._spec.key, Purpose.WINDOW_BATCHES, *self._where(segment, lane, first))
         is_emitted = np.zeros(end - first, np.int64)
@@ -214,17 +215,16 @@ class Dealer:
         emitted_before = np.concatenate([[0], np.cumsum(is_emitted)])
         edges = np.concatenate([np.zeros_like(window[:, :1]), np.cumsum(window, axis=1)], axis=1)
         rounds, rest = np.divmod(edges, end - first)
-        stratified: Int64 = before + np.diff(rounds * (last - first) + emitted_before[rest], axis=1).sum(axis=0)
-        return stratified
+        result = before + np.diff(rounds * (last - first) + emitted_before[rest], axis=1).sum(axis=0)
+        return result
 
     def _count(self, segment: int, lane: int, first: int, last: int) -> tuple[Int64, Int64]:
         """Return the copies of each source before a batch of a lane, (sources,), and in a span of each rank, (ranks, sources)."""
         runs = [Run(segment, lane, rank) for rank in range(self._runs.runs(segment)[0].world_size)]
-        spans = np.array(
-            [[self._runs.spans(run, *span) for span in ((0, first), (first, last))] for run in runs], np.int64
+        before, within = (
+            np.array([self._runs.spans(run, *span) for run in runs], np.int64) for span in ((0, first), (first, last))
         )
-        before, within = (spans[..., 1] - spans[..., 0]).transpose(1, 0, 2)
-        return before.sum(axis=0), within
+        return (before[..., 1] - before[..., 0]).sum(axis=0), within[..., 1] - within[..., 0]
 
     def locate(self, ordinal: int, lane: int, lane_ordinal: int) -> tuple[BatchIndex, Runs]:
         """Return where a turn lies, and how its segment is cut."""
