@@ -14,9 +14,10 @@ import webdataset as wds
 
 import equitar
 from equitar.errors import PlanError, ShardMismatchError, SourceError, StaleSidecarError, StorageError
-from equitar.sources import Source
+from equitar.sources import Retries, Source
 from helpers.shards import Drops, flat, indexed, keys_of, over_ranks, source_of, write_tars
 
+QUICK = Retries(patience=0.01, first_wait=0.001)
 SIZES = (20, 20, 20)
 
 
@@ -216,7 +217,8 @@ def test_a_gzip_of_equal_size_and_other_bytes_is_an_error(tmp_path: Path) -> Non
 
 
 def piped(folder: Path, command: str, sizes: tuple[int, ...] = SIZES) -> Source:
-    return indexed(Source("p", [f"pipe:{command.format(path)}" for path in write_tars(folder, "p", sizes)]))
+    urls = [f"pipe:{command.format(path)}" for path in write_tars(folder, "p", sizes)]
+    return indexed(Source("p", urls, retries=QUICK))
 
 
 def children() -> Iterator[str]:
@@ -259,7 +261,7 @@ def test_a_command_that_fails_is_never_a_normal_end(tmp_path: Path, end: str) ->
     half = path.with_name("half")
     half.write_bytes(path.read_bytes())
     for at in random.Random(0).sample(range(1024, 40_000, 512), 40):
-        bad = Source("p", [f"pipe:head -c {at} {path} {end}", *source.urls[1:]], root=str(path.parent))
+        bad = Source("p", [f"pipe:head -c {at} {path} {end}", *source.urls[1:]], root=str(path.parent), retries=QUICK)
         with pytest.raises((StorageError, StaleSidecarError), match=r"exit status 7|bytes but its sidecar"):
             list(loader_of(bad, None))
 
@@ -267,7 +269,9 @@ def test_a_command_that_fails_is_never_a_normal_end(tmp_path: Path, end: str) ->
 def test_what_a_failing_command_said_is_told(tmp_path: Path) -> None:
     source = piped(tmp_path, "cat {}", (3,))
     path = str(source.urls[0]).removeprefix("pipe:cat ")
-    bad = Source("p", [f"pipe:echo 'no such bucket' >&2; cat {path}; exit 3"], root=str(Path(path).parent))
+    bad = Source(
+        "p", [f"pipe:echo 'no such bucket' >&2; cat {path}; exit 3"], root=str(Path(path).parent), retries=QUICK
+    )
     with pytest.raises(
         StorageError, match=r"ended with exit status 3 after \d+ bytes and the message 'no such bucket'"
     ):

@@ -144,7 +144,7 @@ def test_lists_indexes_labels_and_classes_are_read_with_the_options_of_the_sourc
     ]
     other = indexed(Source("here", str(tars[0])))
     with pytest.raises(
-        SourceError, match=r"sizes\.json is read with the `storage_options` .* the same for s, here; go"
+        SourceError, match=r"sizes\.json is read with the `storage_options` .* the same for s, here; index"
     ):
         equitar.check([s3, other], jobs=1, progress=False, against=sizes)
 
@@ -158,7 +158,7 @@ def test_the_command_line_takes_options_from_the_configuration_of_fsspec(
     words = ["s=s3://bucket/deep/*.tar", "--quiet", "--jobs", "1"]
     assert CliRunner().invoke(main, ["index", *words, "--labels", "cls"]).exit_code == 0
     checked = CliRunner().invoke(main, ["check", *words, "--against", "s3://bucket/deep/sizes.json"])
-    assert checked.output == "all sidecars are those of their shards, and as s3://bucket/deep/sizes.json say\n"
+    assert checked.output == "OK: 3 sidecars match their shards, and s3://bucket/deep/sizes.json\n"
     planned = CliRunner().invoke(main, ["plan", "s=s3://bucket/deep/s.summary.json", "--batch-size", "4"])
     assert planned.exit_code == 0
 

@@ -132,12 +132,12 @@ class Retry:
         self._end = now + self._retries.patience if self._end is None else self._end
         longest = self._end - now
         asked = _retry_after(error)
-        if longest <= 0 or asked > longest or isinstance(error, PermissionError) or self._stopped.is_set():
+        is_too_long = 0 < longest < asked
+        advice = f"; the server asks to wait {asked:.0f} s: raise `patience` of `Retries`" if is_too_long else ""
+        if longest <= 0 or is_too_long or isinstance(error, PermissionError) or self._stopped.is_set():
             # Not `from error`: its text may contain secrets.
             raise StorageError(
-                f"{self._where} did not give {what} in {self._tries} tries and {seconds:.1f} s; the last failed with {cause}"
-                + f"; the server asks to wait {asked:.0f} s, which `Retries(patience=...)` does not allow"
-                * (asked > longest)
+                f"{self._where} did not give {what} in {self._tries} tries and {seconds:.1f} s; the last failed with {cause}{advice}"
             ) from None
         if not self._has_warned and self._retries.patience - longest >= _SILENT:
             self._has_warned = True
