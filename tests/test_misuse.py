@@ -91,7 +91,7 @@ def test_loaders_that_are_meant_do_not_warn(way: str, sources: list[Source]) -> 
 def shows(_: int) -> None:
     """Write warnings of a worker as they would be outside of pytest, which keeps them or makes them errors."""
     warnings.simplefilter("always")
-    warnings.showwarning = lambda message, *_: print(message, file=sys.stderr, flush=True)  # type: ignore[assignment]
+    warnings.showwarning = lambda message, *_: print(message, file=sys.stderr, flush=True)
 
 
 def run(loader: Any, capfd: pytest.CaptureFixture[str], epochs: int = 2) -> list[str]:
@@ -107,7 +107,7 @@ def run(loader: Any, capfd: pytest.CaptureFixture[str], epochs: int = 2) -> list
 def test_a_data_loader_whose_workers_make_batches_warns_once(
     drop_last: bool, sources: list[Source], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    loader = DataLoader(
+    loader: DataLoader[Any] = DataLoader(
         equitar.mixed(sources), batch_size=48, num_workers=2, drop_last=drop_last, collate_fn=list, worker_init_fn=shows
     )
     assert (len(loader), len(list(loader))) == ((1, 0) if drop_last else (2, 2))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from equitar.errors import PlanError
-from equitar.planning.plan import Agree, Composition, Plan, PlanSpec, Short
+from equitar.planning.plan import Composition, Plan, PlanSpec, SameSourceAcross, SmallSources
 from equitar.planning.recipes import Debiased, Mixed
 from equitar.planning.repeat_factors import ONE, Rounding
 from equitar.planning.step_plan import StepPlan
@@ -91,8 +91,8 @@ class Case:
     shuffle: int
     weights: Weights | Changes | None
     steps: int | None
-    same_source_across: Agree = "world"
-    small_sources: Short = "error"
+    same_source_across: SameSourceAcross = "world"
+    small_sources: SmallSources = "error"
     composition: Composition = "stratified"
 
     @property
@@ -312,7 +312,9 @@ def _weights(names: Sequence[str]) -> SearchStrategy[Weights | None]:
 
 
 @st.composite
-def cases(draw: DrawFn, kind: Kind, *, same_source_across: Agree = "world", kinds: Sequence[str] = KINDS) -> Case:
+def cases(
+    draw: DrawFn, kind: Kind, *, same_source_across: SameSourceAcross = "world", kinds: Sequence[str] = KINDS
+) -> Case:
     """Draw everything a plan is made from, feasible or not."""
     names = "abcde"[: draw(st.integers(1, 5))]
     drawn_stocks = tuple(draw(stocks(name, kinds=kinds)) for name in names)
@@ -343,7 +345,7 @@ def made_feasible(case: Case) -> Case | None:
 
 @st.composite
 def feasible_cases(
-    draw: DrawFn, kind: Kind, *, same_source_across: Agree = "world", kinds: Sequence[str] = KINDS
+    draw: DrawFn, kind: Kind, *, same_source_across: SameSourceAcross = "world", kinds: Sequence[str] = KINDS
 ) -> Case:
     """Draw a case that must be planned. What cannot be is drawn by size instead, without sources that are too small."""
     case = draw(cases(kind, same_source_across=same_source_across, kinds=kinds))

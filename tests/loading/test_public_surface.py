@@ -66,6 +66,7 @@ def test_a_loader_shows_what_users_need_and_nothing_more(sources: list[Source]) 
         "last",
         "load_state_dict",
         "num_workers",
+        "reweight",
         "set_epoch",
         "state_dict",
         "step",

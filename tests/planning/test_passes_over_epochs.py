@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pytest
 from hypothesis import assume, event, given
@@ -16,7 +16,7 @@ from hypothesis.strategies import SearchStrategy
 
 from equitar.errors import PlanError
 from equitar.planning.passes import PassPosition, PassStart
-from equitar.planning.plan import Plan
+from equitar.planning.plan import Plan, SameSourceAcross, skipped_by
 from equitar.planning.recipes import Debiased
 from equitar.planning.repeat_factors import ONE
 from equitar.planning.weights import BySamples, Passes, Weights, ZeroVL
@@ -252,6 +252,150 @@ def test_a_run_changed_again_and_again_gives_no_sample_twice_within_a_pass(case:
                 seen.setdefault((item.name, pass_of(plan, item.name, step + 1).pass_number), []).append(item.sample)
         walk, epoch = PassStart(epoch=epoch + 1, positions=plan.pass_positions(plan.num_steps)), epoch + 1
     assert all(len(set(samples)) == len(samples) for samples in seen.values())
+
+
+# ---- going on within an epoch -------------------------------------------------------------------------------------------
+
+
+class Change(NamedTuple):
+    """A plan, and the step at which a run leaves it."""
+
+    case: Case
+    stop: int
+
+
+@st.composite
+def changed_runs(draw: st.DrawFn, kind: Kind, *, same_source_across: SameSourceAcross = "world") -> list[Change]:
+    """Draw a run that continues again and again within an epoch, with whatever is another then."""
+    first = draw(walking_cases(kind))
+    new = draw(stocks("new", kinds=["once"], rows=(60, 250)))
+    result = []
+    for _ in range(draw(st.integers(2, 5))):
+        kept = draw(st.lists(st.sampled_from([*first.stocks, new]), min_size=1, unique_by=lambda stock: stock.name))
+        shares = st.fixed_dictionaries({stock.name: st.integers(1, 5) for stock in kept})
+        case = replace(
+            first,
+            stocks=tuple(kept),
+            weights=draw(st.none() | shares),
+            batch_size=draw(st.integers(1, 5)),
+            world_size=draw(st.integers(1, 4)),
+            workers=draw(st.integers(0, 3)),
+            shuffle=draw(st.integers(0, 30)),
+            steps=draw(st.integers(2, 24)),
+            same_source_across=same_source_across,
+        )
+        if case.is_feasible() and all(case.quota()[stock.name] < case.in_pass(stock) for stock in kept):
+            assert case.steps is not None
+            result.append(Change(case, draw(st.integers(1, case.steps))))
+    assume(len(result) > 1)
+    return result
+
+
+class Ledger:
+    """What a run emitted and gave up of each pass, counted without knowing how a plan is made."""
+
+    def __init__(self) -> None:
+        self.emitted: dict[tuple[str, int], list[Sample]] = {}
+        self.given_up = Counter[tuple[str, int]]()
+
+    def emit(self, plan: Plan, last: int) -> None:
+        """Emit the steps of a plan before `last`."""
+        for step in range(last):
+            passes = {place.source: place.pass_number for place in plan.pass_positions(step + 1)}
+            for item in read(plan, step, 0, plan.global_batch):
+                self.emitted.setdefault((item.name, passes[item.name]), []).append(item.sample)
+
+    def give_up(self, numbers: dict[str, int], places: Iterable[PassPosition]) -> None:
+        """Note what is given up of the passes of these places."""
+        self.given_up.update({(place.source, place.pass_number): numbers.get(place.source, 0) for place in places})
+
+
+@drawn(60)
+@given(KINDS_OF_PLAN.flatmap(changed_runs) | changed_runs("debiased", same_source_across="rank"))
+def test_a_run_changed_within_epochs_gives_no_sample_twice_within_a_pass(changes: list[Change]) -> None:
+    walk, ledger = START, Ledger()
+    for epoch, (case, stop) in enumerate(changes):
+        plan = plan_of(case, epoch, walk=walk)
+        ledger.emit(plan, stop)
+        walk = PassStart(epoch=epoch + 1, positions=plan.pass_positions(stop))
+        event("within an epoch" if stop < plan.num_steps else "at the end of an epoch")
+    assert all(len(set(samples)) == len(samples) for samples in ledger.emitted.values())
+
+
+@drawn(60)
+@given(KINDS_OF_PLAN.flatmap(changed_runs))
+def test_what_is_given_up_and_what_is_emitted_is_the_pass(changes: list[Change]) -> None:
+    walk, ledger = START, Ledger()
+    copies = {stock.name: stock.copies for case, _ in changes for stock in case.stocks}
+    for epoch, (case, stop) in enumerate(changes):
+        plan = plan_of(case, epoch, walk=walk)
+        ledger.give_up(skipped_by(plan, walk.positions), walk.positions)
+        ledger.emit(plan, stop)
+        walk = PassStart(epoch=epoch + 1, positions=plan.pass_positions(stop))
+        ledger.give_up(plan.given_up(stop), walk.positions)
+    latest = {place.source: place for place in walk.positions}
+    largest = max(case.global_batch for case, _ in changes)
+    for (name, number), samples in ledger.emitted.items():
+        counted = len(samples) + ledger.given_up[name, number]
+        if number == latest[name].pass_number:
+            assert counted == latest[name].taken
+        else:  # apart from the remainder, which is less than what two steps take
+            event("a pass is over")
+            assert copies[name] - 2 * largest < counted <= copies[name]
+
+
+@drawn(60)
+@given(KINDS_OF_PLAN.flatmap(feasible_cases), EPOCHS, st.floats(0, 1))
+def test_what_is_given_up_is_counted(case: Case, epoch: int, share: float) -> None:
+    plan = plan_of(case, epoch)
+    step = int(share * plan.num_steps)
+    stands = {place.source: place for place in plan.pass_positions(step)}
+    lost = dict.fromkeys(plan.names, 0)
+    for later in range(step, plan.num_steps):
+        places = {place.source: place for place in plan.pass_positions(later + 1)}
+        for item in read(plan, later, 0, plan.global_batch):
+            lost[item.name] += places[item.name] == stands[item.name]
+    assert plan.given_up(step) == lost
+    assert not any(plan.given_up(0).values())
+    assert not any(plan.given_up(plan.num_steps).values())
+
+
+ONLY_SUMS = feasible_cases("debiased", same_source_across="rank") | feasible_cases("mixed").map(
+    lambda case: replace(case, composition="independent", weights=None, steps=None)
+).filter(Case.is_feasible)
+
+
+@drawn(30)
+@given(ONLY_SUMS, EPOCHS, st.floats(0, 1, exclude_min=True))
+def test_where_counting_would_take_long_the_sum_of_what_is_given_up_is_exact(
+    case: Case, epoch: int, share: float
+) -> None:
+    plan = plan_of(case, epoch)
+    step = max(1, int(share * plan.num_steps))
+    assert sum(plan.given_up(step).values()) == (plan.num_steps - step) * plan.global_batch
+
+
+@drawn(30)
+@given(walking_cases(), st.integers(2, 4), st.floats(0, 1))
+def test_batches_that_are_handed_out_in_part_are_given_up_in_part(case: Case, held: int, share: float) -> None:
+    assert case.steps is not None
+    recipe = replace(cast("Debiased", case.recipe()), accumulation_steps=held, steps=case.steps * held)
+    whole = replace(case, batch_size=case.batch_size * held)
+    assume(whole.is_feasible())
+    plan, behind = recipe.plan(case.supplies(), case.spec(0)), plan_of(whole)
+    batch, part = divmod(int(share * (plan.num_steps - 1)), held)
+    lost = Counter(behind.given_up(batch + (part > 0)))
+    for step in range(batch * held + part, (batch + 1) * held if part else 0):
+        lost.update(item.name for item in read(plan, step, 0, plan.global_batch))
+    assert plan.given_up(batch * held + part) == dict(lost)
+
+
+@drawn(20)
+@given(walking_cases(), st.integers(1, 4))
+def test_an_epoch_before_the_one_at_which_a_run_continued_is_refused(case: Case, epochs: int) -> None:
+    assume(all(case.quota()[stock.name] for stock in case.stocks))
+    with pytest.raises(PlanError, match=f"the epoch must be at least {epochs}"):
+        steps_of(plan_of(case, epochs - 1, walk=ended(case, epochs - 1)))
 
 
 # ---- fresh --------------------------------------------------------------------------------------------------------------

@@ -140,11 +140,11 @@ class _Race:
 def _result(batches: Batches, num_workers: int, first: Profile, warm: Profile, race: _Race) -> Bench:
     request = execution_of(batches).request
     catalog = request.resolved.catalog
-    names = [one.name for one in catalog.sources]
+    names = [source.name for source in catalog.sources]
     mean = {name: warm.bytes_of(name) / max(1, warm.samples[name]) for name in names}
     waiting = race.work.waiting
-    staged = any((*one.stages, *request.stages) for one in catalog.sources)
-    is_remote = any(one.is_remote for one in request.readers(open_shards()))
+    staged = any((*source.stages, *request.stages) for source in catalog.sources)
+    is_remote = any(reader.is_remote for reader in request.readers(open_shards()))
     return Bench(
         samples=first.samples.total(),
         batch_size=1 if request.collate_fn is None else request.batch_size,

@@ -220,16 +220,16 @@ class Workload:
         shares = (plan.share(step, resolved.rank, resolved.world_size) for step in range(steps))
         places = [plan.samples(step, *share) for step, share in enumerate(shares)]
         source, shard, row, copy = (np.concatenate(columns) for columns in zip(*places, strict=True))
-        names = [one.name for one in resolved.catalog.sources]
+        names = [source.name for source in resolved.catalog.sources]
         index_of = np.array([names.index(name) for name in plan.names])
         self._places = PlannedSamples(index_of[source], shard, row, copy)
         sources = range(len(resolved.catalog.sources))
-        self.num_samples = [int((self._places.source == one).sum()) for one in sources]
-        of_source = [shard[self._places.source == one].tolist() for one in sources]
+        self.num_samples = [int((self._places.source == source).sum()) for source in sources]
+        of_source = [shard[self._places.source == source].tolist() for source in sources]
         self.plain: list[PlainSource] = plain_sources(request, of_source, self.num_samples, num_workers=num_workers)
         urls = {url for plain in self.plain for url in plain.urls}
         for sidecars, shards in zip(resolved.catalog.sidecars, of_source, strict=True):
-            urls |= {sidecars.shards.urls[one] for one in set(shards)}
+            urls |= {sidecars.shards.urls[number] for number in set(shards)}
         self.files = sorted({path for url in urls if (path := local_path(url)) is not None})
 
     def contenders(self) -> list[Contender]:
@@ -272,7 +272,7 @@ class Workload:
         request = self._execution.request
         cache = open_shards()
         opened = request.readers(cache)
-        readers = [request.tolerant(one) for one in opened]
+        readers = [request.tolerant(reader) for reader in opened]
         try:
             for number, (source, shard, row) in enumerate(zip(*map(np.ndarray.tolist, self._places[:3]), strict=True)):
                 if number % request.batch_size == 0:
@@ -282,7 +282,7 @@ class Workload:
         finally:
             for reader in opened:
                 reader.close()
-        names = [one.name for one in request.resolved.catalog.sources]
+        names = [source.name for source in request.resolved.catalog.sources]
         return dict(zip(names, self.num_samples, strict=True))
 
     def _in_process(self) -> Mapping[str, int]:

@@ -11,7 +11,7 @@ from equitar.loading.batches import Batches
 from equitar.loading.collate import columns
 from equitar.loading.feed import checked_stages
 from equitar.loading.request import Request
-from equitar.planning.plan import Agree, Composition, Short
+from equitar.planning.plan import Composition, SameSourceAcross, SmallSources
 from equitar.planning.recipes import Debiased, Exact, Mixed
 from equitar.planning.weights import Changes, Weights, check_shares
 from equitar.ranks import RankChoice
@@ -40,9 +40,9 @@ def debiased(
     fields: Collection[str] | None = None,
     copy: bool = True,
     plan_workers: int | None = None,
-    same_source_across: Agree = "world",
+    same_source_across: SameSourceAcross = "world",
     accumulation_steps: int = 1,
-    small_sources: Short = "error",
+    small_sources: SmallSources = "error",
     max_substitutes: int = 100,
     handler: Handler = None,
     read_ahead: int = _READ_AHEAD,

@@ -17,17 +17,19 @@ from equitar.errors import PlanError, SidecarError
 from equitar.loading.batches import Batches, execution_of, own_copy
 from equitar.loading.execution import Execution
 from equitar.loading.record import LoaderCounters, LoaderReport, Record
+from equitar.loading.request import Request
 from equitar.loading.shared_slots import Packed, SharedBuffers
-from equitar.loading.state import State, check_state, differences, pass_start_after, summaries_in
+from equitar.loading.state import State, check_state, differences, given_up_by, pass_start_after, summaries_in
 from equitar.misuse import warn_of_replacement
 from equitar.planning.plan import Plan
+from equitar.planning.weights import Changes, Weights
 from equitar.progress import Position, Progress
 from equitar.ranks import detect_workers, let_collectives_end
 from equitar.rng import Purpose, fold
 
 logger = logging.getLogger("equitar")
 Recorded: TypeAlias = Iterator[tuple[Record, Any]]
-_PUBLIC = ("counters", "epoch", "last", "load_state_dict", "num_workers", "set_epoch", "state_dict", "step")
+_PUBLIC = ("counters", "epoch", "last", "load_state_dict", "num_workers", "reweight", "set_epoch", "state_dict", "step")
 
 
 class _Recorded(IterableDataset[Any]):
@@ -131,6 +133,7 @@ class Loader(Displayed, DataLoader[Any]):
         self._counters = LoaderCounters()
         self._is_compared = False
         self._is_placed = False  # an epoch was set or a state loaded
+        self._reweighted: Request | None = None  # to continue with at the next iterator
 
     def _display(self) -> Display:
         (title,), samples = display_of(self._recorded.batches)
@@ -147,6 +150,7 @@ class Loader(Displayed, DataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the next iterator at the start of an epoch, >= 0; if `load_state_dict` was just called, in the middle of it."""
+        self._apply_weights()
         progress, self._is_placed = self._progress, True
         # An iterator that has given nothing yet is the one that is meant: Lightning makes it before it sets the epoch.
         is_there = progress.latest == progress.next and (progress.is_under_way or progress.next.step > 0)
@@ -155,6 +159,7 @@ class Loader(Displayed, DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names a class of its own
         """Return an iterator over the epoch that comes next."""
+        self._apply_weights()
         position, execution = self._progress.next, self._execution
         plan = execution.plan_at(position, self.num_workers)
         if not self._is_compared:
@@ -262,23 +267,69 @@ class Loader(Displayed, DataLoader[Any]):
 
         Within an epoch sources are as the state knew them, by the summaries it names: shards that were added later wait for the
         next start of a run. At the end of an epoch, or with `restart`, the run may continue with other sources, weights, batch
-        size or repeats: sources that were there before keep their place in their passes, and what has changed is logged.
+        size, ranks or repeats: sources that were there before keep their place in their passes, and what has changed is logged.
+
+        With `restart` within an epoch the run continues at the start of the next one. A source continues behind all that the
+        epoch had begun to emit of its pass, so no sample comes twice before its pass is over. What lies before that and was not
+        emitted is given up until the next pass: how many samples of each source is logged, and counted in `counters`. It is
+        nothing at the end of an epoch, and at most the rest of the epoch: keep epochs short (`steps=`) to give up little.
 
         Args:
             state: From `state_dict`.
-            restart: Whether a state within an epoch may be given up for the start of the next one.
+            restart: Whether the rest of a state's epoch may be given up for the start of the next one.
 
         Raises:
             PlanError: If the state has another version; or, within an epoch, belongs to another plan: it says what differs.
         """
         execution = self._execution
         before, request = execution.pass_start, execution.request
+        execution.request = self._reweighted or request
         try:
             position = self._position_from(state, restart=restart)
         except (PlanError, SidecarError):
             execution.request = request
             execution.follow(before)
             raise
+        self._reweighted = None
+        self._restart_workers()
+        self._progress.set_next(position)
+
+    def reweight(self, weights: Weights | Changes | None) -> None:
+        """Continue with other weights from the next `iter()` on, as `load_state_dict` does with `restart`; call it on all ranks alike.
+
+        An iterator in use is not affected. If it is left within its epoch, the next one begins the next epoch: no sample comes
+        twice before its pass is over, and what is given up is logged and counted in `counters`. After the last batch of an epoch
+        nothing is given up, so change weights there, and give the builder as many `steps=` as there are between two changes.
+        Shards stay as they are, and the plan is compared over ranks again.
+
+        The state of the run from then on belongs to the new weights. To resume it, give them to the builder, or to this method
+        before `load_state_dict`.
+
+        Args:
+            weights: As in the builder.
+
+        Raises:
+            PlanError: If the weights are not right for the sources, or the promises cannot be kept with them.
+        """
+        execution, progress = self._execution, self._progress
+        request = execution.request.reweighted(weights)
+        request.plan(Position(progress.next.epoch), self.num_workers, execution.pass_start)  # may raise
+        self._reweighted = None if request.recipe == execution.request.recipe else request
+        if not progress.is_under_way and not progress.next.step:
+            self._apply_weights()
+
+    def _apply_weights(self) -> None:
+        """Continue with the weights of `reweight`, if there are some."""
+        if self._reweighted is None:
+            return
+        state, execution = self.state_dict(), self._execution
+        execution.request, self._reweighted = self._reweighted, None
+        if (state["epoch"], state["step"]) == (execution.pass_start.epoch, 0):  # nothing was emitted along these passes
+            execution.follow(execution.pass_start)
+            self._is_compared = False
+            position = Position(state["epoch"])
+        else:
+            position = self._continued(state)
         self._restart_workers()
         self._progress.set_next(position)
         self._is_placed = True
@@ -293,15 +344,33 @@ class Loader(Displayed, DataLoader[Any]):
         if is_within or not (changed or restart):
             check_state(state, execution.state_at(position, self.num_workers))
             return position
-        pass_start, epoch = pass_start_after(state)
-        execution.follow(pass_start)
-        for difference in changed:
-            logger.warning("epoch %d continues from a state with a difference: %s", epoch, difference)
-        return Position(epoch)
+        return self._continued(state)
 
     def _changed(self, state: State, position: Position) -> list[str]:
         """Return in words what differs from the run of a state, apart from ranks and workers."""
         return differences(state, self._execution.state_at(Position(position.epoch), self.num_workers))
+
+    def _continued(self, state: State) -> Position:
+        """Follow the passes from where a state leaves them, log what changes and what is given up, and return the position."""
+        execution = self._execution
+        pass_start, epoch = pass_start_after(state)
+        execution.follow(pass_start)
+        position = Position(epoch)
+        for difference in self._changed(state, position):
+            logger.warning("epoch %d continues from a state with a difference: %s", epoch, difference)
+        given_up = given_up_by(state, execution.plan_at(position, self.num_workers))
+        if given_up:
+            listed = ", ".join(f"{number} of {source!r}" for source, number in sorted(given_up.items()))
+            logger.warning(
+                "epoch %d begins after step %d of epoch %d; samples given up until the next pass: %s",
+                epoch,
+                state["step"],
+                state["epoch"],
+                listed,
+            )
+        self._counters.given_up.update(given_up)
+        self._is_compared = False
+        return position
 
     def _restart_workers(self) -> None:
         """End persistent workers: the batches they hold follow the passes as they were."""

@@ -49,6 +49,8 @@ class LoaderReport(TypedDict):
         dropped_samples: Which were dropped, each once: source, path of the shard, and key.
         lost_samples: Which could not be read, in the same way; `write_exclusions` makes a file for `keep` of both.
         piped: Batches that found no free slot of shared memory.
+        given_up: Samples of each source, over all ranks, that were given up where the run continued within an epoch with other
+            arguments or sources: they come in the next pass again.
     """
 
     steps: int
@@ -58,6 +60,7 @@ class LoaderReport(TypedDict):
     dropped_samples: list[Unread]
     lost_samples: list[Unread]
     piped: int
+    given_up: dict[str, int]
 
 
 class LoaderCounters:
@@ -66,6 +69,7 @@ class LoaderCounters:
     def __init__(self) -> None:
         """Begin at zero."""
         self.piped = 0  # batches that did not come through shared memory although they could have
+        self.given_up = Counter[str]()  # samples of each source, over all ranks
         self._steps = 0
         self._samples, self._dropped, self._lost = Counter[str](), Counter[str](), Counter[str]()
         self._dropped_samples: dict[Unread, None] = {}  # a dict keeps their order
@@ -90,6 +94,7 @@ class LoaderCounters:
             dropped_samples=list(self._dropped_samples),
             lost_samples=list(self._lost_samples),
             piped=self.piped,
+            given_up=dict(self.given_up),
         )
 
 

@@ -16,9 +16,10 @@ from equitar.loading.shared_slots import keep_freed_memory
 from equitar.misuse import refuse_other_ranks
 from equitar.planning.passes import PassStart
 from equitar.planning.plan import Plan, PlanSpec, batch_size_then
-from equitar.planning.recipes import Recipe
+from equitar.planning.recipes import Exact, Recipe
 from equitar.planning.repeat_factors import RepeatFactor
 from equitar.planning.supply import Supply
+from equitar.planning.weights import Changes, Weights
 from equitar.progress import Position
 from equitar.ranks import RankChoice, Topology
 from equitar.reading.damage import Handler, TolerantReader, checked_handler
@@ -101,6 +102,20 @@ class Request:
         digests = {name: summary.file_digest for name, (_, summary) in usable.items()}
         pinned = {name: summary.file_digest for name, (_, summary) in self.summaries.items()}
         return self if digests in (pinned, known) else replace(self, summaries=usable)
+
+    def reweighted(self, weights: Weights | Changes | None) -> Request:
+        """Return this request with other weights, over the same shards.
+
+        Raises:
+            PlanError: If it has none, or they are not weights.
+        """
+        recipe: Any = self.recipe
+        if isinstance(recipe, Exact):
+            raise PlanError("`exact` goes through every sample once and takes no `weights`; use `debiased` or `mixed`")
+        result = replace(self, recipe=replace(recipe, weights=weights))
+        if self.resolved_already is not None:  # what joined since waits for the next start of a run, on all ranks alike
+            result.__dict__["resolved"] = self.resolved
+        return result
 
     def check_rank(self) -> None:
         """Raise PlanError if the rank of this process has changed since it was looked up: ranks would wait for each other."""

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias, TypedDict
 
 from equitar.errors import PlanError
 from equitar.loading.request import Request
 from equitar.planning.passes import PassPosition, PassStart
-from equitar.planning.plan import Plan
+from equitar.planning.plan import Plan, skipped_by
 from equitar.planning.supply import Supply
 from equitar.progress import Position
 
@@ -54,7 +55,8 @@ class Details(TypedDict):
     made_of: dict[str, str]  # arguments and sources
     summaries: dict[str, str]  # digest of the summary of each source that has one
     pass_start: tuple[int, list[PassRow]]  # an epoch, and where each source stands in its passes at its start
-    positions: list[PassRow]  # where each source stands in its passes at the next step
+    positions: list[PassRow]  # where each source stands in its passes if the run continues with another plan
+    given_up: dict[str, int]  # copies of each source that it gives up then
 
 
 def state_of(request: Request, plan: Plan, position: Position) -> State:
@@ -73,6 +75,7 @@ def state_of(request: Request, plan: Plan, position: Position) -> State:
         summaries=dict(resolved.catalog.file_digests),
         pass_start=(spec.pass_start.epoch, _rows_of(spec.pass_start.positions)),
         positions=_rows_of(plan.pass_positions(min(position.step, plan.num_steps))),
+        given_up=plan.given_up(min(position.step, plan.num_steps)),
     )
     return State(
         version=STATE_VERSION,
@@ -115,12 +118,19 @@ def pass_start_in(state: State) -> PassStart:
 def pass_start_after(state: State) -> tuple[PassStart, int]:
     """Return how a run continues from a state with other sources or arguments, and its first epoch.
 
-    Where the state is within an epoch, the rest of that epoch is left out.
+    Within an epoch the ranks and lanes read side by side, so the rest of what they have begun is given up: see `given_up_by`.
     """
     epoch = state["epoch"] + (state["step"] > 0)
     return PassStart(
         epoch=epoch, positions=tuple(PassPosition(*place) for place in _details_of(state)["positions"])
     ), epoch
+
+
+def given_up_by(state: State, plan: Plan) -> dict[str, int]:
+    """Return how many copies of each source are given up if a run continues from a state with another plan."""
+    result = Counter(_details_of(state)["given_up"])
+    result.update(skipped_by(plan, pass_start_after(state)[0].positions))
+    return {source: number for source, number in result.items() if number}
 
 
 def differences(state: State, now: State) -> list[str]:

@@ -62,6 +62,13 @@ class ExactPlan(DisplayedPlan):
         """Return nothing: every epoch is all of it."""
         return ()
 
+    def given_up(self, step: int) -> dict[str, int]:
+        """Return how many copies of each source are lost if the epoch ends before a step."""
+        emitted = step * self.global_batch
+        lengths = [line.length for line in self._lines]
+        left = np.minimum(lengths, np.maximum(0, self._ends - emitted)) * (step > 0)
+        return dict(zip(self.names, left.tolist(), strict=True))
+
     def share(self, step: int, rank: int, world_size: int) -> tuple[int, int]:
         """Return the slots of a rank at a step."""
         left = min(self.global_batch, self._total - step * self.global_batch)

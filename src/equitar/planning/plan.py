@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
@@ -119,8 +119,8 @@ def digest_of(supplies: Sequence[Supply], spec: PlanSpec, detail: str) -> str:
     return mix.hexdigest()
 
 
-Agree: TypeAlias = Literal["world", "rank"]
-Short: TypeAlias = Literal["error", "leave_out"]
+SameSourceAcross: TypeAlias = Literal["world", "rank"]
+SmallSources: TypeAlias = Literal["error", "leave_out"]
 Composition: TypeAlias = Literal["stratified", "independent"]
 
 
@@ -172,7 +172,31 @@ class Plan(Protocol):
         """Return the index of the source of every step on a rank, (steps,), or None where batches are mixed."""
 
     def pass_positions(self, step: int) -> tuple[PassPosition, ...]:
-        """Return where each source stands in its passes before a step."""
+        """Return where each source stands in its passes if the epoch ends before a step.
+
+        Within an epoch that is behind all that the epoch has begun to emit: no sample comes twice before its pass is over.
+        """
+
+    def given_up(self, step: int) -> dict[str, int]:
+        """Return how many copies of each source are lost if the epoch ends before a step: those before `pass_positions`."""
 
     def _repr_html_(self) -> str:
         """Return a table for notebooks."""
+
+
+def skipped_by(plan: Plan, positions: Iterable[PassPosition]) -> dict[str, int]:
+    """Return how many copies of each source a plan skips if it continues from positions.
+
+    It takes whole batches of a source, and a source that begins a pass with each epoch leaves the rest of the pass it was in.
+    A source whose pass has another number of copies now is left out: its place is a share.
+    """
+    begins = {position.source: position for position in plan.pass_positions(0)}
+    remainders = {account.name: account.remainder for account in plan.account}
+    result = {}
+    for source, pass_number, taken, copies in positions:
+        begin = begins.get(source)
+        if begin is not None and begin.copies == copies and taken:
+            is_same_pass = begin.pass_number == pass_number
+            end = begin.taken if is_same_pass else copies - remainders[source]
+            result[source] = max(0, end - taken)
+    return result

@@ -30,7 +30,7 @@ from equitar.checks import check_integer, check_number
 from equitar.errors import PlanError
 from equitar.planning.exact_plan import ExactPlan
 from equitar.planning.feasibility import check_debiased, check_mixed, check_not_empty, checked_supplies
-from equitar.planning.plan import Agree, Composition, Plan, PlanSpec, Short
+from equitar.planning.plan import Composition, Plan, PlanSpec, SameSourceAcross, SmallSources
 from equitar.planning.quotas import (
     QuotaSpec,
     WeightPhase,
@@ -66,8 +66,10 @@ class Debiased:
     max_passes: float | None  # most passes of a source in an epoch; None is without limit
     restart_each_epoch: bool  # whether every epoch starts a pass of each source
     # Whether all ranks draw the same source at a step (`world`), or each rank its own (`rank`).
-    same_source_across: Agree
-    small_sources: Short  # what to do with sources that cannot give one global batch a pass: `error`, or `leave_out`
+    same_source_across: SameSourceAcross
+    small_sources: (
+        SmallSources  # what to do with sources that cannot give one global batch a pass: `error`, or `leave_out`
+    )
     accumulation_steps: int  # steps in which each batch is handed out
 
     def __post_init__(self) -> None:

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from equitar.arrays import Int64
+from equitar.errors import PlanError
 from equitar.planning.line import Line, most_of
 from equitar.planning.passes import PassPart, PassPosition, PassStart, Segment, segments_of
 from equitar.planning.plan import PlannedSamples
@@ -163,6 +164,11 @@ class EpochRuns:
         if spec.pass_start.restart_each_epoch:
             parts = tuple(PassPart(spec.epoch, 0, quota) for quota in spec.quota)
             return [Segment(0, spec.num_steps, parts)]
+        if spec.epoch < spec.pass_start.epoch:  # it would go back along the passes, to what was emitted
+            raise PlanError(
+                f"the epoch must be at least {spec.pass_start.epoch}, at which this run continued with other arguments or sources; "
+                f"got {spec.epoch}; call `set_epoch` with {spec.pass_start.epoch} or more"
+            )
         unit = self._per_turn * spec.num_worlds if len(spec.supplies) == 1 else 1  # whole batches of a single source
         return segments_of(
             spec.epoch - spec.pass_start.epoch,
@@ -177,20 +183,48 @@ class EpochRuns:
         )
 
     def positions_after(self, turns: int) -> list[PassPosition]:
-        """Return where each source stands in its passes after so many turns of the epoch."""
-        segment = max(0, sum(part.start < turns for part in self.segments) - 1)
-        before, now = self._taken(self.segments[segment].start), self._taken(turns)
-        result = []
-        for source, part in enumerate(self.segments[segment].parts):
-            supply, whole = self._spec.supplies[source], self._spec.in_pass[source]
-            if (
-                self._spec.quota[source] >= whole or self._spec.pass_start.restart_each_epoch
-            ):  # begins a pass each epoch
-                result.append(PassPosition(supply.name, part.pass_number + (turns > 0), 0, supply.copies))
-            else:
-                taken = part.first + now[source] - before[source]
-                result.append(PassPosition(supply.name, part.pass_number, taken, supply.copies))
-        return result
+        """Return where each source stands in its passes if the epoch ends after so many turns.
+
+        That is the end of the segment of the last turn: its runs are read side by side, so what was emitted of the segment
+        is not the first part of it, and the rest is given up.
+        """
+        segment = self.segments[self._segment_of(turns)]
+        return [
+            PassPosition(supply.name, part.pass_number + (turns > 0), 0, supply.copies)
+            if begins
+            else PassPosition(supply.name, part.pass_number, part.first + (turns > 0) * part.num_copies, supply.copies)
+            for supply, part, begins in zip(self._spec.supplies, segment.parts, self._begins_each_epoch(), strict=True)
+        ]
+
+    def begun(self, turns: int) -> tuple[int, Int64, list[int]]:
+        """Return the segment of the last of so many turns, what these turns take of it, and what the epoch takes from it on.
+
+        The former are batches of each lane, (lanes,), the latter copies of each source before its `positions_after`, (sources,).
+        """
+        number = self._segment_of(turns)
+        start, num_steps, _ = self.segments[number]
+        before, end, last = self._taken(start), self._taken(start + num_steps), self._taken(self._spec.num_steps)
+        runs, lanes_before = self.runs(number)
+        batches = self._lane_counts(turns) - lanes_before
+        if runs.num_lanes != len(lanes_before):
+            batches = batches.sum(keepdims=True)
+        due = [
+            (last if begins else end)[source] - before[source]
+            for source, begins in enumerate(self._begins_each_epoch())
+        ]
+        return number, batches, due
+
+    def _segment_of(self, turns: int) -> int:
+        """Return the segment of the last of so many turns, or the first one."""
+        return max(0, sum(segment.start < turns for segment in self.segments) - 1)
+
+    def _begins_each_epoch(self) -> list[bool]:
+        """Return whether each source begins a pass with every epoch, (sources,)."""
+        spec = self._spec
+        return [
+            spec.pass_start.restart_each_epoch or quota >= whole
+            for quota, whole in zip(spec.quota, spec.in_pass, strict=True)
+        ]
 
     def _taken(self, turns: int) -> list[int]:
         """Return the copies of each source that the first turns take, over all worlds."""

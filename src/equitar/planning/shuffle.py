@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
@@ -174,11 +175,56 @@ class Dealer:
         self._spec = spec
         self._runs = EpochRuns(spec, lane_counts)
         self._starts = [segment.start for segment in self._runs.segments]
+        self._counts = lru_cache(maxsize=1 << 8)(self._count)
         self._windows: dict[tuple[int, int], _Window] = {}  # by lane and rank: steps only increase
 
     def positions_after(self, turns: int) -> list[PassPosition]:
-        """Return where each source stands in its passes after so many turns of the epoch."""
+        """Return where each source stands in its passes if the epoch ends after so many turns."""
         return self._runs.positions_after(turns)
+
+    def given_up(self, turns: int) -> list[int]:
+        """Return how many copies of each source before its `positions_after` so many turns these turns do not emit.
+
+        Exact, but where batches are composed independently the windows that are read are shared out evenly: the sum is exact.
+        """
+        if not turns:
+            return [0] * len(self._spec.sources)
+        segment, batches, due = self._runs.begun(turns)
+        if len(due) == 1:
+            each = self._spec.batch_size * self._spec.world_size * self._spec.num_worlds
+            return [due[0] - int(batches.sum()) * each]
+        emitted = sum(
+            (self._emitted(segment, lane, last) for lane, last in enumerate(batches.tolist()) if last),
+            np.zeros(len(due), np.int64),
+        )
+        result: list[int] = (np.array(due, np.int64) - emitted).tolist()
+        return result
+
+    def _emitted(self, segment: int, lane: int, last: int) -> Int64:
+        """Return the copies of each source in the batches before `last` of a lane on all ranks, (sources,)."""
+        first, end = self._edges(self._runs.runs(segment)[0], lane, last - 1)
+        before, window = self._counts(segment, lane, first, end)
+        if not self._spec.is_stratified:
+            independent: Int64 = before + self._counts(segment, lane, first, last)[1].sum(axis=0)
+            return independent
+        # Copies lie source after source, and are dealt to the batches in turn: see `deal_by_source`.
+        key = fold(self._spec.key, Purpose.WINDOW_BATCHES, *self._where(segment, lane, first))
+        is_emitted = np.zeros(end - first, np.int64)
+        is_emitted[permutation(key, end - first)[: last - first]] = 1
+        emitted_before = np.concatenate([[0], np.cumsum(is_emitted)])
+        edges = np.concatenate([np.zeros_like(window[:, :1]), np.cumsum(window, axis=1)], axis=1)
+        rounds, rest = np.divmod(edges, end - first)
+        stratified: Int64 = before + np.diff(rounds * (last - first) + emitted_before[rest], axis=1).sum(axis=0)
+        return stratified
+
+    def _count(self, segment: int, lane: int, first: int, last: int) -> tuple[Int64, Int64]:
+        """Return the copies of each source before a batch of a lane, (sources,), and in a span of each rank, (ranks, sources)."""
+        runs = [Run(segment, lane, rank) for rank in range(self._runs.runs(segment)[0].world_size)]
+        spans = np.array(
+            [[self._runs.spans(run, *span) for span in ((0, first), (first, last))] for run in runs], np.int64
+        )
+        before, within = (spans[..., 1] - spans[..., 0]).transpose(1, 0, 2)
+        return before.sum(axis=0), within
 
     def locate(self, ordinal: int, lane: int, lane_ordinal: int) -> tuple[BatchIndex, Runs]:
         """Return where a turn lies, and how its segment is cut."""
@@ -212,7 +258,7 @@ class Dealer:
         """Return a window, batch after batch."""
         columns = self._runs.copies(run, first, last)
         before, after = self._runs.shared(run)
-        where = (self._spec.epoch, self._spec.world, *self._spec.sources, run.segment, run.lane, first)
+        where = self._where(run.segment, run.lane, first)
         samples = self._runs.sample_ids(columns)
         samples_key = fold(self._spec.key, Purpose.WINDOW_SAMPLES, *where, run.rank)
         batches_key = fold(self._spec.key, Purpose.WINDOW_BATCHES, *where)
@@ -238,6 +284,10 @@ class Dealer:
                 batches_key=batches_key,
             )
         return PlannedSamples(*(column[dealt.ravel()] for column in columns))
+
+    def _where(self, segment: int, lane: int, first: int) -> tuple[int, ...]:
+        """Return what the keys of a window are folded from."""
+        return (self._spec.epoch, self._spec.world, *self._spec.sources, segment, lane, first)
 
     def substitutes(self, index: BatchIndex, rank: int, place: int) -> Iterator[tuple[int, int]]:
         """Yield (shard, row) of samples that may stand in for the one at a place, of the same source.

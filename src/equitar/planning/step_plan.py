@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -16,8 +17,8 @@ import numpy as np
 
 from equitar.arrays import Int64
 from equitar.planning.passes import PassPosition
-from equitar.planning.plan import DisplayedPlan, Plan, PlannedSamples, PlanSpec, SourceAccount, account_of, digest_of
-from equitar.planning.quotas import WeightPhase
+from equitar.planning.plan import DisplayedPlan, PlannedSamples, PlanSpec, SourceAccount, account_of, digest_of
+from equitar.planning.quotas import WeightPhase, largest_remainder
 from equitar.planning.runs import DealerSpec
 from equitar.planning.schedule import Schedule, ShuffledSchedule, SingleSchedule
 from equitar.planning.shuffle import BatchIndex, Dealer
@@ -30,7 +31,7 @@ class AccumulationPlan(DisplayedPlan):
 
     is_whole = True
 
-    def __init__(self, plan: Plan, spec: PlanSpec, accumulation_steps: int) -> None:
+    def __init__(self, plan: StepPlan, spec: PlanSpec, accumulation_steps: int) -> None:
         """Keep the plan whose batches are handed out.
 
         Args:
@@ -51,8 +52,16 @@ class AccumulationPlan(DisplayedPlan):
         return None if sources is None else np.repeat(sources, self._accumulation_steps)
 
     def pass_positions(self, step: int) -> tuple[PassPosition, ...]:
-        """Return where each source stands in its passes before a step."""
+        """Return where each source stands in its passes if the epoch ends before a step."""
         return self._plan.pass_positions(-(-step // self._accumulation_steps))
+
+    def given_up(self, step: int) -> dict[str, int]:
+        """Return how many copies of each source are lost if the epoch ends before a step."""
+        batch, part = divmod(step, self._accumulation_steps)
+        if not part:
+            return self._plan.given_up(batch)
+        result, drawn = self._plan.given_up(batch + 1), self._plan.drawn(batch)
+        return {**result, drawn: result[drawn] + (self._accumulation_steps - part) * self.global_batch}
 
     def share(self, step: int, rank: int, world_size: int) -> tuple[int, int]:
         """Return the slots [first, last) that a rank reads at a step."""
@@ -120,6 +129,7 @@ class StepPlan(DisplayedPlan):
         """Keep what the plan is made of; a world is made when one of its slots is asked for."""
         self._supplies, self.spec, self._quotas = supplies, spec, quotas
         self._world = lru_cache(maxsize=None)(self._make_world)
+        self._turns = lru_cache(maxsize=2)(self._turns_before)
         self.global_batch = spec.global_batch
         self.num_steps = sum(quotas.copies) // spec.global_batch
         self.names = tuple(supply.name for supply in supplies)
@@ -131,15 +141,43 @@ class StepPlan(DisplayedPlan):
         schedule = self._world(rank if self._quotas.num_worlds > 1 else 0).schedule
         return schedule.sources() if isinstance(schedule, ShuffledSchedule) else None
 
+    def drawn(self, step: int) -> str:
+        """Return the source of a step; where each rank draws its own, that of the first rank."""
+        return self.names[self._world(0).schedule.turn(step).source]
+
     def pass_positions(self, step: int) -> tuple[PassPosition, ...]:
-        """Return where each source stands in its passes before a step, with those that have no turn in this epoch."""
-        schedule, dealers = self._world(0)
-        turns = zip(dealers, schedule.turns_before(step), strict=True)
+        """Return where each source stands in its passes if the epoch ends before a step.
+
+        Sources that have no turn in this epoch keep their place.
+        """
+        dealers = zip(self._world(0).dealers, self._turns(step), strict=True)
         positions = [
-            position for dealer, gone in turns if dealer is not None for position in dealer.positions_after(gone)
+            position for dealer, turns in dealers if dealer is not None for position in dealer.positions_after(turns)
         ]
         named = {position.source for position in positions}
         return (*positions, *(kept for kept in self.spec.pass_start.positions if kept.source not in named))
+
+    def given_up(self, step: int) -> dict[str, int]:
+        """Return how many copies of each source are lost if the epoch ends before a step.
+
+        Where each rank draws its own source, the sum is exact and is shared out by quota: counting would take a schedule for
+        every rank.
+        """
+        if self._quotas.num_worlds > 1:
+            left = (self.num_steps - step) * self.global_batch if step else 0
+            return dict(zip(self.names, largest_remainder([*map(Fraction, self._quotas.copies)], left), strict=True))
+        result = dict.fromkeys(self.names, 0)
+        dealers = self._world(0).dealers
+        for first, (dealer, turns) in enumerate(zip(dealers, self._turns(step), strict=True)):
+            if dealer is not None:
+                result.update(zip(self.names[first:], dealer.given_up(turns), strict=False))
+        return result
+
+    def _turns_before(self, step: int) -> tuple[int, ...]:
+        """Return how many turns each dealer has begun before a step; where each rank draws its own source, all or none."""
+        if self._quotas.num_worlds > 1:
+            return tuple(copies // self.global_batch if step else 0 for copies in self._quotas.copies)
+        return tuple(self._world(0).schedule.turns_before(step))
 
     def share(self, step: int, rank: int, world_size: int) -> tuple[int, int]:
         """Return the slots [first, last) that a rank reads at a step."""

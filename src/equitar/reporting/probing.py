@@ -70,7 +70,7 @@ class SourceProbe:
 
     def __str__(self) -> str:
         """Return a table of the sources, and a sentence."""
-        words = [", ".join(one) for one in self.words]
+        words = [", ".join(of_source) for of_source in self.words]
         width = max(map(len, words), default=0)
         rows = [("source", "recall", *(["words".ljust(width)] if words else []))]
         for place, (name, recall) in enumerate(zip(self.sources, self.recall, strict=True)):

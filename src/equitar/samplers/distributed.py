@@ -1,11 +1,11 @@
 """A wrapper that shares any sampler out over ranks: one draw that all ranks see, of which each takes its share.
 
-torch's own answer draws anew on every rank (then shares overlap), or once for all epochs. Here the draw is a function of
+torch's own answer draws again on every rank (then shares overlap), or once for all epochs. Here the draw is a function of
 (seed, epoch): the generators of the wrapped sampler, or the global ones where it uses those, are set from them for the draw and
 restored after it. Rank r of R takes items r, r + R, r + 2R, ..., so the items of all ranks at a step are those that one process
 would have taken next.
 
-The ragged end, where the draw is no multiple of R:
+The ragged end, where the draw is not a multiple of R:
 
     draw 0 1 2 3 4 5 6, 3 ranks        rank 0      rank 1      rank 2
     "pad" (default)                    0 3 6       1 4 0       2 5 1      steps are equal, up to R - 1 items come twice

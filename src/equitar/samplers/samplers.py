@@ -16,7 +16,7 @@ from typing import Any
 
 from torch.utils.data import Sampler
 
-from equitar.planning.plan import Agree, Short, SourceAccount
+from equitar.planning.plan import SameSourceAcross, SmallSources, SourceAccount
 from equitar.planning.recipes import Debiased, Mixed
 from equitar.planning.weights import Changes, Weights
 from equitar.ranks import RankChoice
@@ -149,8 +149,8 @@ class DebiasedBatchSampler(Sampler[list[int]]):
         names: Sequence[str] | None = None,
         weights: Weights | Changes | None = None,
         steps: int | None = None,
-        same_source_across: Agree = "world",
-        small_sources: Short = "error",
+        same_source_across: SameSourceAcross = "world",
+        small_sources: SmallSources = "error",
         accumulation_steps: int = 1,
         seed: int = 0,
         shuffle: int | None = None,
