@@ -141,7 +141,7 @@ def _estimate(
 
 
 def _without_sidecar(shards: Sequence[Shard]) -> list[Shard]:
-    has_sidecar = read_many(lambda shard: exists(shard.sidecar, shard.options), shards)
+    has_sidecar = read_many(lambda shard: exists(shard.sidecar, shard.options, shard.retries), shards)
     return [shard for shard, is_there in zip(shards, has_sidecar, strict=True) if not is_there]
 
 

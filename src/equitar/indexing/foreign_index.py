@@ -336,7 +336,7 @@ def _compared(theirs: ForeignShard, known: Known) -> Iterator[str]:
     if theirs.starts is None and theirs.members is None and theirs.keys is None:
         return
     shard = known.shard
-    sidecar = read_sidecar(shard.sidecar, fix=shard.fix, storage_options=shard.options)
+    sidecar = read_sidecar(shard.sidecar, fix=shard.fix, storage_options=shard.options, retries=shard.retries)
     difference = _other_key(theirs, sidecar) or _misplaced_sample(theirs, sidecar) or _misplaced_member(theirs, sidecar)
     if difference:
         yield f"{shard.where} has {difference} by {theirs.file}"

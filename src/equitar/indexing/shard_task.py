@@ -103,13 +103,13 @@ def sidecar_row(shard: Shard) -> ShardResult:
         return _unchanged(shard, _read_sidecar(shard))
     except SidecarError as error:
         is_there = not isinstance(error.__cause__, FileNotFoundError) or shard.url.startswith("pipe:")
-        if is_there or exists(shard.url, shard.options):
+        if is_there or exists(shard.url, shard.options, shard.retries):
             raise
         raise MissingShardError(f"{shard.where} is missing") from error
 
 
 def _read_sidecar(shard: Shard) -> Sidecar:
-    return read_sidecar(shard.sidecar, fix=shard.fix, storage_options=shard.options)
+    return read_sidecar(shard.sidecar, fix=shard.fix, storage_options=shard.options, retries=shard.retries)
 
 
 def _unchanged(shard: Shard, sidecar: Sidecar) -> ShardResult:

@@ -192,7 +192,9 @@ class SourceJob:
         for path in summary.paths[:_SIDECARS_TRIED]:
             with suppress(SidecarError):  # missing or damaged: others say the same
                 url = sidecar_url(listed, path)
-                sidecar = read_sidecar(url, fix="", storage_options=self.source.storage_options)
+                sidecar = read_sidecar(
+                    url, fix="", storage_options=self.source.storage_options, retries=self.source.retries
+                )
                 if sidecar.label_spec:
                     return LabelSpec.parse(sidecar.label_spec), sidecar.class_names
         return None

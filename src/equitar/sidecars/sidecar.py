@@ -66,12 +66,13 @@ from equitar.sidecars.container import (
     unpack_texts,
     wide,
 )
-from equitar.sources import StorageOptions
+from equitar.sources import Retries, StorageOptions
 from equitar.storage.files import read_bytes, write_bytes_atomically
 from equitar.tar.table import MemberTable
 from equitar.urls import shown
 
 ClassNames: TypeAlias = tuple[tuple[int, ...], tuple[str, ...]]
+_RETRIES = Retries()
 _KIND = {"format": "equitar sidecar", "version": 1}
 _ALWAYS = ("meta", "keys", "key_lengths", "row_members", "member_field", "member_gap", "member_size")
 _META = ("shard_size", "sliceable", "fields", "label_spec", "class_ids", "class_names", "digest")
@@ -247,19 +248,20 @@ def write_sidecar(url: str, sidecar: Sidecar, *, storage_options: StorageOptions
     write_bytes_atomically(url, to_bytes(sidecar), storage_options)
 
 
-def read_sidecar(url: str, *, fix: str, storage_options: StorageOptions = None) -> Sidecar:
+def read_sidecar(url: str, *, fix: str, storage_options: StorageOptions = None, retries: Retries = _RETRIES) -> Sidecar:
     """Return the sidecar at a path or URL.
 
     Args:
         url: The file.
         fix: The command that makes it, from `Source.index_command`.
         storage_options: Options for fsspec.
+        retries: How failures of its store are retried.
 
     Raises:
         SidecarError: If it is missing or damaged.
     """
     try:
-        raw = read_bytes(url, storage_options)
+        raw = read_bytes(url, storage_options, retries)
     except FileNotFoundError as error:
         raise SidecarError(f"{shown(url)} is missing but every shard needs a sidecar; {fix}") from error
     return from_bytes(raw, where=shown(url), fix=fix)

@@ -53,7 +53,7 @@ class Sidecars:
     def _read(self, shard: int) -> Sidecar:
         url = sidecar_url(self.shards, self.shards.paths[shard])
         fix = self.source.index_command()
-        sidecar = read_sidecar(url, fix=fix, storage_options=self.source.storage_options)
+        sidecar = read_sidecar(url, fix=fix, storage_options=self.source.storage_options, retries=self.source.retries)
         if not self._summary.is_of(sidecar, shard):
             raise StaleSidecarError(
                 f"{shown(url)} is not the sidecar that the summary of {self.source.name!r} was made from; {fix}"

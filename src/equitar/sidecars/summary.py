@@ -272,7 +272,7 @@ def write_summary(source: Source, shards: ShardList, summary: Summary) -> str:
     """Write a summary, then the pointer to it; files that are already right are not touched. Return the URL of the summary."""
     options = source.storage_options
     url = join(shards.sidecars, _file_name(shards, summary.digest))
-    if not exists(url, options):
+    if not exists(url, options, source.retries):
         write_bytes_atomically(url, pack(arrays_of(summary)), options)
     name, pointer_url = url.rpartition("/")[2], join(shards.sidecars, _pointer_name(shards))
     if not _points_at(name, pointer_url, source):
@@ -372,7 +372,9 @@ def _of_digest(source: Source, shards: ShardList, loaded: Summary | None, digest
 
 def _read(url: str, source: Source) -> Summary:
     try:
-        summary = from_bytes(read_bytes(url, source.storage_options), where=shown(url), fix=_fix(source))
+        summary = from_bytes(
+            read_bytes(url, source.storage_options, source.retries), where=shown(url), fix=_fix(source)
+        )
     except FileNotFoundError as error:
         raise SidecarError(f"{shown(url)}, a summary of {source.name!r}, is missing; {_fix(source)}") from error
     name = place_of(url).rpartition("/")[2]
@@ -409,7 +411,7 @@ def usable_summaries(sources: Iterable[Source], digests: Mapping[str, str]) -> d
 def _pointed_at(url: str, source: Source) -> str | None:
     """Return the file name in a pointer, None if it is not there."""
     try:
-        raw = read_bytes(url, source.storage_options)
+        raw = read_bytes(url, source.storage_options, source.retries)
     except FileNotFoundError:
         return None
     try:
@@ -424,7 +426,9 @@ def _pointed_at(url: str, source: Source) -> str | None:
 def _from_sidecars(source: Source, shards: ShardList, fix: str) -> Summary:
     def read(path: str) -> Summary:  # the sidecar itself is forgotten at once
         url = sidecar_url(shards, path)
-        return shard_summary(path, read_sidecar(url, fix=fix, storage_options=source.storage_options))
+        return shard_summary(
+            path, read_sidecar(url, fix=fix, storage_options=source.storage_options, retries=source.retries)
+        )
 
     return join_summaries(list(read_many(read, shards.paths)))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from equitar.errors import ReadOnlyError, StorageError
-from equitar.sources import StorageOptions
+from equitar.sources import Retries, StorageOptions
 from equitar.storage.remote import filesystem, is_web, patiently
 from equitar.storage.retry import store_failures
 from equitar.urls import local_path, shown, without_secrets
@@ -24,12 +24,17 @@ Result = TypeVar("Result")
 _RENAMING = frozenset({"sftp", "ssh", "ftp", "hdfs", "webhdfs", "smb"})  # a half-written file would be seen there
 
 
-def read_bytes(url: str, storage_options: StorageOptions) -> bytes:
+_RETRIES = Retries()
+
+
+def read_bytes(url: str, storage_options: StorageOptions, retries: Retries = _RETRIES) -> bytes:
     """Return the contents of a file; FileNotFoundError if it does not exist."""
     local = local_path(url)
     if local is not None:
         return Path(local).read_bytes()
-    return cast("bytes", patiently(url, storage_options, "its contents", lambda files, path: files.cat_file(path)))
+    return cast(
+        "bytes", patiently(url, storage_options, retries, "its contents", lambda files, path: files.cat_file(path))
+    )
 
 
 def write_bytes_atomically(url: str, raw: bytes, storage_options: StorageOptions) -> None:
@@ -80,13 +85,13 @@ def _write_local(path: Path, raw: bytes) -> None:
         partial.unlink(missing_ok=True)
 
 
-def exists(url: str, storage_options: StorageOptions) -> bool:
+def exists(url: str, storage_options: StorageOptions, retries: Retries = _RETRIES) -> bool:
     """Return whether a file exists."""
     local = local_path(url)
     if local is not None:
         return Path(local).exists()
     try:  # not `exists`, which takes a web server that does not answer for a missing file
-        patiently(url, storage_options, "an answer", lambda files, path: files.info(path))
+        patiently(url, storage_options, retries, "an answer", lambda files, path: files.info(path))
     except FileNotFoundError:
         return False
     return True

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import braceexpand
 
 from equitar.errors import SourceError
-from equitar.sources import Source, StorageOptions
+from equitar.sources import Source
 from equitar.storage.files import read_bytes
 from equitar.storage.foreign_lists import read_entries
 from equitar.storage.remote import patiently
@@ -143,7 +143,7 @@ def _matches(pattern: str, source: Source) -> Iterator[str]:
             raise SourceError(
                 f"source {source.name!r} names the folder {shown(url)!r} but must name shards, as in {inside!r}"
             )
-        matches = _glob(url, source.storage_options)
+        matches = _glob(url, source)
         if not matches:
             problem = f"source {source.name!r} has the pattern {shown(url)!r}, which matches no file"
             raise SourceError(f"{problem}; {_pattern_advice(url)}")
@@ -172,7 +172,7 @@ def _listed(path: str, source: Source) -> Iterator[str]:
     part = _PART.fullmatch(path)
     file = part["file"] if part else path
     try:
-        raw = read_bytes(file, source.storage_options)
+        raw = read_bytes(file, source.storage_options, source.retries)
     except FileNotFoundError as error:
         raise SourceError(
             f"source {source.name!r} lists '@{shown(file)}', but the file was not found; check the path"
@@ -186,7 +186,7 @@ def _listed(path: str, source: Source) -> Iterator[str]:
             yield from _matches(line.strip(), source)
 
 
-def _glob(pattern: str, options: StorageOptions) -> list[str]:
+def _glob(pattern: str, source: Source) -> list[str]:
     """Return what a pattern without braces matches; the pattern itself if it is not a glob."""
     local = local_path(pattern)
     if local is not None:
@@ -204,7 +204,8 @@ def _glob(pattern: str, options: StorageOptions) -> list[str]:
         files.invalidate_cache()  # a source may have grown since it was listed
         return [files.unstrip_protocol(name) for name in sorted(files.glob(path)) if not name.endswith(_OURS)]
 
-    return [(f"{chain}::" if chain else "") + url for url in patiently(inner, options, "a listing", matches)]
+    urls = patiently(inner, source.storage_options, source.retries, "a listing", matches)
+    return [(f"{chain}::" if chain else "") + url for url in urls]
 
 
 def _common_root(places: list[str], source: Source) -> str:

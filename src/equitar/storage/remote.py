@@ -147,12 +147,15 @@ def is_web(files: Any) -> bool:
     return "http" in ((files.protocol,) if isinstance(files.protocol, str) else tuple(files.protocol))
 
 
-def patiently(url: str, options: StorageOptions, what: str, ask: Callable[[Any, str], Answer]) -> Answer:
-    """Return what a filesystem answers about a path, with the default retries.
+def patiently(
+    url: str, options: StorageOptions, retries: Retries, what: str, ask: Callable[[Any, str], Answer]
+) -> Answer:
+    """Return what a filesystem answers about a path, asked again where it fails.
 
     Args:
         url: The file.
         options: For fsspec.
+        retries: How failures are retried.
         what: What is requested, for errors.
         ask: Takes the filesystem and the path in it.
 
@@ -160,7 +163,7 @@ def patiently(url: str, options: StorageOptions, what: str, ask: Callable[[Any, 
         FileNotFoundError: If the file does not exist.
         StorageError: If the store fails.
     """
-    retry = Retry(shown(url), Retries(), options, threading.Event())
+    retry = Retry(shown(url), retries, options, threading.Event())
     return retry.answer(what, lambda: ask(*filesystem(url, options)))
 
 
