@@ -1,6 +1,6 @@
 """Train a small classifier on long-tailed digits, with and without repeats: ``python examples/classifier.py [FOLDER]``.
 
-The shards hold 178 zeros and only two nines. Both runs take as many steps; with LVIS repeat factors rare digits come more often.
+The shards hold 178 zeros and only two nines. Both runs take as many steps; with LVIS repeat factors rare digits appear more often.
 Accuracy is measured on the digits that are in no shard, all classes about equally frequent there.
 """
 

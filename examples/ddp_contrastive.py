@@ -1,9 +1,9 @@
-"""Train two towers with a contrastive loss over all ranks, on debiased batches; go on from a checkpoint with any number of ranks.
+"""Train two towers with a contrastive loss over all ranks, on debiased batches; resume from a checkpoint with any number of ranks.
 
 torchrun --nproc-per-node 2 examples/ddp_contrastive.py [FOLDER] --save-at 20
 torchrun --nproc-per-node 1 examples/ddp_contrastive.py [FOLDER] --resume    # the same global batches, the same losses
 
-The negatives of an image are the texts of all ranks. So all ranks must draw the same source at the same step: else the
+The negatives of an image are the texts of all ranks. So all ranks must draw the same source at the same step: otherwise the
 texts of another rank tell their source, which is what batches of one source are there to prevent.
 """
 

@@ -3,7 +3,7 @@
 1. Write tar shards of three image sources (`demo_shards.py`).
 2. Index them with the `equitar` command: a sidecar for each shard, read once.
 3. Stream an epoch of debiased batches: each holds one source.
-4. Stream an epoch of repeated samples: rare classes of the long-tailed digits come more often.
+4. Stream an epoch of repeated samples: rare classes of the long-tailed digits appear more often.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def run_equitar(*words: str) -> None:
 
 
 def stream_debiased(sources: Sequence[equitar.Source]) -> None:
-    """Stream one epoch of batches of one source each, and print what came."""
+    """Stream one epoch of batches of one source each, and print what was drawn."""
     batches = equitar.debiased(sources, batch_size=BATCH_SIZE, seed=0, shuffle=1000)
     loader = equitar.Loader(batches, num_workers=NUM_WORKERS)
     came: Counter[str] = Counter()

@@ -87,7 +87,7 @@ class Detector(nn.Module):
 
 
 def train(source: equitar.Source, repeat: float | None, epochs: int) -> tuple[Counter[int], list[float]]:
-    """Train, and return in how many images each class came, and the loss of every step."""
+    """Train, and return in how many images each class appeared, and the loss of every step."""
     batches = equitar.mixed(
         [source],
         batch_size=16,

@@ -1,4 +1,4 @@
-"""Train two towers in Lightning on debiased batches; started again, it goes on from its last checkpoint.
+"""Train two towers in Lightning on debiased batches; started again, it continues from its last checkpoint.
 
 python examples/lightning_clip.py [FOLDER] [--devices 2]
 """

@@ -108,7 +108,7 @@ def with_lightning() -> Model:
         strategy="ddp",
         max_epochs=1,
         use_distributed_sampler=False,  # the sampler shares out itself
-        callbacks=[SetEpoch()],  # epochs that `limit_train_batches` cuts short would be the same one
+        callbacks=[SetEpoch()],  # for epochs that are cut short
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
