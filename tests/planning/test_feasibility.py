@@ -205,6 +205,7 @@ def test_the_batch_size_that_is_advised_is_that_of_a_full_search(case: Case, fac
     case = replace(case, weights=None, steps=None, batch_size=case.batch_size * factor)
     refused = refusal(case)
     assume(refused is not None)
+    assume("has no samples" not in (refused or ""))  # which no batch size helps, and another message says
     sizes = range(case.batch_size - 1, 0, -1)
     largest = next((size for size in sizes if refusal(replace(case, batch_size=size)) is None), None)
     advice = "no smaller `batch_size` helps" if largest is None else f"lower `batch_size` to at most {largest}"
