@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,7 @@ def answering(status: int) -> Iterator[str]:
 
 
 def size_at(url: str) -> int:
-    return RemoteRanges(url, options=None, retries=QUICK, size=None, wrong_size=ValueError).size()
+    return RemoteRanges(url, options=None, retries=replace(QUICK, stall=30.0), size=None, wrong_size=ValueError).size()
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
