@@ -22,6 +22,10 @@ _SESSION = re.compile(
     r"(?:<span></span>)?<code>(?P<body>.*?)</code></pre>)",
     re.DOTALL,
 )
+_MESSAGE = re.compile(
+    r'(<div class="language-(?:text|console) highlight)(?="(?:(?!</div>).)*Error: )',
+    re.DOTALL,
+)
 _TAG = re.compile(r"<[^>]*>")
 _COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
 _FROM_ELSEWHERE = re.compile(
@@ -40,14 +44,15 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 
 def on_page_content(content: str, **_: object) -> str:
-    """Give every block with prompts the text that its copy button copies: the commands, without prompts and output."""
-    return _SESSION.sub(
+    """Give every block with prompts the text that its copy button copies, the commands alone; let messages of errors wrap."""
+    with_copies = _SESSION.sub(
         lambda block: (
             f'<div class="language-{block["language"]} highlight" '
             f'data-copy="{html.escape(_commands(html.unescape(_TAG.sub("", block["body"])), block["language"]))}">'
         ),
         content,
     )
+    return _MESSAGE.sub(r"\1 message", with_copies)
 
 
 def on_post_page(output: str, **_: object) -> str:

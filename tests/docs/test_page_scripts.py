@@ -20,21 +20,35 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_page(page: str, names: dict[str, object]) -> None:
+def run_page(page: str, replaced: dict[str, str]) -> dict[str, object]:
+    """Run the blocks of a page as a new file, with the shards of the test in place of a user's; return what it defines."""
+    names: dict[str, object] = {"__name__": Path(page).stem}
     blocks = python_blocks(page)
-    assert len(blocks) >= 3
     for number, block in enumerate(blocks, 1):
-        exec(compile(block, f"{page}, block {number}", "exec"), names)
+        code = block
+        for shown, actual in replaced.items():
+            code = code.replace(shown, actual)
+        exec(compile(code, f"{page}, block {number}", "exec"), names)
+    return names
 
 
 def test_transforms(folder: Path) -> None:
-    sources = [equitar.Source(name, f"{folder}/{name}-*.tar") for name in ("digits", "negatives")]
-    run_page("transforms.md", {"__name__": "transforms", "sources": sources})
+    names = run_page("transforms.md", {"/data/": f"{folder}/", "cc3m": "digits", "sbu": "negatives"})
+    assert {"mixup", "mosaic", "crop"} <= names.keys()
+
+
+def test_quick_start(folder: Path) -> None:
+    shown = {"/data/cc3m-{000000..000331}": f"{folder}/digits-*", "/data/sbu-{00000..00086}": f"{folder}/negatives-*"}
+    names = run_page(
+        "index.md", {**shown, "num_workers=4": "num_workers=2"}
+    )  # torch warns of more than there are cores
+    assert names["batch"]["png"][0].size == (8, 8)  # type: ignore[index]
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_migration(folder: Path) -> None:
-    urls, size = f"{folder}/digits-{{000000..000001}}.tar", 446
+    urls = f"{folder}/digits-{{000000..000001}}.tar"
     equitar.index(equitar.Source("cc3m", urls), jobs=1, progress=False)
-    run_page("recipes/migration.md", {"__name__": "migration", "urls": urls, "number_of_samples": size})
+    names = run_page("recipes/migration.md", {"/data/cc3m-{000000..000331}.tar": urls})
+    assert len(names["keys"]) == 446  # type: ignore[arg-type]
     let_webdataset_close()

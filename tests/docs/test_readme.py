@@ -30,7 +30,6 @@ def test_every_python_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         equitar.index(equitar.Source(name, f"{name}/*.tar"), labels="cls", classes=CLASSES, jobs=1, progress=False)
     namespace: dict[str, Any] = {
         "wds": wds,
-        "preprocess": dict,
         **{name: equitar.Source(name, f"{name}/*.tar") for name in ("lvis", "coco")},
         "coco_val": equitar.Source("coco", "coco/*.tar"),
         "urls": ["lvis/000.tar", "lvis/001.tar"],

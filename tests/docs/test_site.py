@@ -83,6 +83,18 @@ def test_the_page_on_the_command_line_has_the_help_of_every_command() -> None:
     assert hooks["on_page_markdown"]("a\n<!-- computed by\ncode\n-->\nb") == "a\nb"
 
 
+@pytest.mark.parametrize("page", [*sorted(DOCS.rglob("*.md")), DOCS.parent / "README.md"], ids=lambda path: path.name)
+def test_code_and_commands_fit_80_columns(page: Path) -> None:
+    shown = re.sub(r"^<!--.*?-->$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    typed = []
+    for language, body in re.findall(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", shown, re.MULTILINE | re.DOTALL):
+        if language == "console":
+            typed += re.findall(r"^\$ (?:.*\\\n)*.*$", body, re.MULTILINE)
+        elif language != "text":
+            typed.append(body)
+    assert not [line for block in typed for line in block.splitlines() if len(line) > 80]
+
+
 def test_the_copy_button_of_a_console_block_takes_the_commands_without_prompts_and_output() -> None:
     markdown = 'text\n\n```console\n$ equitar plan "a=<x>" \\\n    --steps 2\nepoch 0\n$ ls\n    a\n```\n\n```pycon\n>>> for a in b:\n...     c\n1\n```\n'
     extensions = ["pymdownx.highlight", "pymdownx.superfences"]
@@ -90,3 +102,10 @@ def test_the_copy_button_of_a_console_block_takes_the_commands_without_prompts_a
     page = runpy.run_path(str(DOCS / "hooks.py"))["on_page_content"](content.convert(markdown))
     copied = [unescape(one) for one in re.findall(r'data-copy="(.*?)"', page, re.DOTALL)]
     assert copied == ['equitar plan "a=<x>" \\\n    --steps 2\nls', "for a in b:\n    c"]
+
+
+def test_messages_of_errors_wrap_and_other_output_does_not() -> None:
+    shown = runpy.run_path(str(DOCS / "hooks.py"))["on_page_content"]
+    block = '<div class="language-{} highlight"><pre><span></span><code>{}\n</code></pre></div>'
+    table, message = block.format("text", "a  b"), block.format("text", "equitar.errors.PlanError: too small")
+    assert shown(table + message) == table + message.replace(' highlight"', ' highlight message"')
