@@ -30,6 +30,7 @@ from jmespath.exceptions import JMESPathError
 
 from equitar.errors import LabelError
 from equitar.sources import Sample
+from equitar.text import did_you_mean
 
 Labels: TypeAlias = list[int] | list[str]
 Missing: TypeAlias = Literal["error", "empty"]
@@ -75,7 +76,7 @@ def labels_from_spec(spec: str, *, missing: Missing = "error") -> Extractor:
     if _FUNCTION.fullmatch(spec):
         return FunctionLabels(function=spec, missing=missing)
     if not _FIELD.fullmatch(spec):
-        raise ValueError(f"`labels` must be {_SPECS}; got {spec!r}")
+        raise ValueError(f"`labels` must be {_SPECS}; got {_with_guess(spec)}")
     field = spec.lower()  # as the fields of samples are
     if field.rsplit(".", 1)[-1] == "npy":
         return NpyLabels(field=field, missing=missing)
@@ -302,6 +303,12 @@ def search(path: str) -> Callable[[Any], Any]:
         raise ValueError(f"`labels` must hold a JMESPath after 'json:'; got {path!r} ({error})") from error
 
 
+def _with_guess(spec: str) -> str:
+    """Return a spec that is wrong, and whether `json` was meant."""
+    kind, _, path = spec.partition(":")
+    return repr(spec) + did_you_mean(kind, ["json"], spelled={"json": f"json:{path}"})
+
+
 @cache
 def _imported(name: str) -> Callable[[Sample], Any]:
     module, _, attribute = name.partition(":")
@@ -310,6 +317,8 @@ def _imported(name: str) -> Callable[[Sample], Any]:
         for part in attribute.split("."):
             target = getattr(target, part)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"`labels` must be {_SPECS} that can be imported; got {name!r} ({error})") from error
+        raise ValueError(
+            f"`labels` must be {_SPECS} that can be imported; got {_with_guess(name)} ({error})"
+        ) from error
     function: Callable[[Sample], Any] = target
     return function

@@ -19,7 +19,7 @@ from equitar.loading.position import SharedPosition
 from equitar.loading.request import Request
 from equitar.loading.state import State, check_state, summaries_in
 from equitar.misuse import refuse_resharding, warn_of_batching_workers, warn_of_plan_in_worker
-from equitar.planning.plan import Plan
+from equitar.planning.plan import Composition, Plan, SmallSources
 from equitar.planning.recipes import Exact
 from equitar.planning.weights import Weights
 from equitar.progress import Position, checked_epoch
@@ -325,11 +325,13 @@ def adjusted(
     labels_shared: bool | None = None,
     steps: int | None = None,
     weights: Weights | None = None,
+    small_sources: SmallSources | None = None,
+    composition: Composition | None = None,
 ) -> Batches:
     """Return batches with other arguments; None keeps what they have. With `world_size`, they are those of rank 0.
 
     Raises:
-        PlanError: If steps or weights are given to `exact`, which has none.
+        PlanError: If an argument is given that their builder does not have.
     """
     request = execution_of(batches).request
     given = {"batch_size": batch_size, "seed": seed, "shuffle": shuffle, "repeat": repeat}
@@ -337,10 +339,13 @@ def adjusted(
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if world_size is not None:
         changes["ranks"] = RankChoice.of(0, world_size)
-    of_recipe = {name: value for name, value in (("steps", steps), ("weights", weights)) if value is not None}
+    of_recipe = {"steps": steps, "weights": weights, "small_sources": small_sources, "composition": composition}
+    of_recipe = {name: value for name, value in of_recipe.items() if value is not None}
     recipe: Any = request.recipe
-    if of_recipe and isinstance(recipe, Exact):
-        raise PlanError(f"`exact` goes through every sample once and takes no `{next(iter(of_recipe))}`; leave it out")
+    for name in of_recipe:
+        if not hasattr(recipe, name):
+            what = "goes through every sample once and takes" if isinstance(recipe, Exact) else "takes"
+            raise PlanError(f"`{type(recipe).__name__.lower()}` {what} no `{name}`; leave it out")
     if of_recipe:
         changes["recipe"] = replace(recipe, **of_recipe)
     return Batches(replace(request, **changes)) if changes else batches
