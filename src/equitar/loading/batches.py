@@ -12,7 +12,7 @@ from typing import Any
 
 import webdataset as wds
 
-from equitar.display import Display, Displayed
+from equitar.display import Overview, Table, samples_table
 from equitar.errors import PlanError, SourceError
 from equitar.loading.execution import Execution
 from equitar.loading.position import SharedPosition
@@ -62,7 +62,7 @@ _PUBLIC = (
 )
 
 
-class Batches(Displayed, wds.DataPipeline):  # type: ignore[misc]  # webdataset has no types
+class Batches(Overview, wds.DataPipeline):  # type: ignore[misc]  # webdataset has no types
     """Batches, or single samples, of a plan; returned by `debiased`, `mixed` and `exact`.
 
     It is an `IterableDataset`: use it in `equitar.Loader`, or in ``DataLoader(batches, batch_size=None)`` with `set_epoch`
@@ -83,7 +83,7 @@ class Batches(Displayed, wds.DataPipeline):  # type: ignore[misc]  # webdataset 
         result.__dict__.update(self.__dict__, _execution=self._execution.copied())
         return result
 
-    def _display(self) -> Display:
+    def _overview(self) -> tuple[str, list[Table]]:
         request, plan = self._execution.request, self._execution.latest_plan
         resolved = request.resolved_already
         words = [
@@ -98,7 +98,7 @@ class Batches(Displayed, wds.DataPipeline):  # type: ignore[misc]  # webdataset 
         samples: dict[str, int | None] = dict.fromkeys(source.name for source in request.sources)
         if resolved is not None:
             samples |= {supply.name: int(supply.num_rows.sum()) for supply in resolved.supplies}
-        return Display((f"Batches({', '.join(words)})",), samples)
+        return f"Batches({', '.join(words)})", [samples_table(samples)]
 
     def __dir__(self) -> list[str]:
         return [*(name for name in super().__dir__() if name.startswith("_")), *_PUBLIC]
