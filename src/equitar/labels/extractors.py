@@ -84,8 +84,8 @@ def labels_from_spec(spec: str, *, missing: Missing = "error") -> Extractor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextLabels:
-    """One label from a text member: an integer, or a name of one word."""
+class _FieldLabels:
+    """Labels from one member."""
 
     field: str
     missing: Missing = "error"
@@ -96,10 +96,20 @@ class TextLabels:
         return (self.field,)
 
     def __call__(self, sample: Sample, *, where: str) -> Labels:
-        """Return the label; `where` names shard and key in errors."""
+        """Return the labels; `where` names shard and key in errors."""
         raw = _member(sample, self.field, self.missing, where)
-        if raw is None:
-            return []
+        return [] if raw is None else self._labels(raw, where)
+
+    def _labels(self, raw: bytes, where: str) -> Labels:
+        raise NotImplementedError
+
+
+class TextLabels(_FieldLabels):
+    """One label from a text member: an integer, or a name of one word."""
+
+    __slots__ = ()
+
+    def _labels(self, raw: bytes, where: str) -> Labels:
         try:
             text = raw.decode("utf-8-sig").strip()
         except UnicodeDecodeError as error:
@@ -133,26 +143,15 @@ class JsonLabels:
         return as_labels(value if isinstance(value, list) else [value], where=where)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NpyLabels:
+class NpyLabels(_FieldLabels):
     """Labels from an array: signed integers are ids; bool, uint8 and float vectors have a 1 for each label present.
 
     In these, values below 1 (0, -1) mean absent. A vector that could be either is an error.
     """
 
-    field: str = "npy"
-    missing: Missing = "error"
+    __slots__ = ()
 
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The members it needs."""
-        return (self.field,)
-
-    def __call__(self, sample: Sample, *, where: str) -> Labels:
-        """Return the labels; `where` names shard and key in errors."""
-        raw = _member(sample, self.field, self.missing, where)
-        if raw is None:
-            return []
+    def _labels(self, raw: bytes, where: str) -> Labels:
         try:
             array = np.lib.format.read_array(io.BytesIO(raw), allow_pickle=False)
         except ValueError as error:
