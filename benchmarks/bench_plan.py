@@ -45,21 +45,20 @@ from equitar.loading.request import Request, ResolvedRequest
 from equitar.loading.state import check_state, pass_start_in, position_in, state_of
 from equitar.planning.passes import PassStart
 from equitar.planning.plan import Plan
-from equitar.planning.recipes import Debiased, Mixed, Recipe
 from equitar.planning.repeat_factors import RepeatFactor, class_factors, count_classes, sample_factors
 from equitar.planning.supply import Supply
 from equitar.presence import Presence
 from equitar.progress import Position
-from equitar.ranks import RankChoice
 from equitar.samplers.label_rows import collected
 from equitar.sidecars.sidecar import sidecar_of, write_sidecar
 from equitar.sidecars.summary import Summary, summary_of, write_summary
 from equitar.storage.listing import expand, sidecar_url
 from equitar.tar.table import MemberTable
 from measure import Book, cases_apart, in_own_process, parser_of, peak, print_figures
+from planned import request_of
 
 SHARES = (4, 3, 2, 1)  # tenths of the samples
-ROWS, BATCH_SIZE, SHUFFLE = 10_000, 64, 5_000
+ROWS = 10_000
 BATCHES = 2_000  # of an epoch that are looked at one by one
 MILLION = 1_000_000
 
@@ -117,31 +116,6 @@ def draw_summaries(folder: Path, samples: int) -> None:
         write_summary(source, expand(source), summary)
 
 
-def order_of(sources: list[equitar.Source], case: Case, prepared: ResolvedRequest | None) -> Request:
-    """Return an order as a builder makes it, of the last worker of the last rank."""
-    recipe: Recipe = Mixed(
-        weights=None, steps=None, max_passes=None, restart_each_epoch=False, composition="stratified"
-    )
-    if case.kind == "debiased":
-        recipe = Debiased(
-            weights=None,
-            steps=None,
-            max_passes=None,
-            restart_each_epoch=False,
-            same_source_across="world",
-            small_sources="error",
-            accumulation_steps=1,
-        )
-    order = Request(
-        sources=sources, recipe=recipe, batch_size=BATCH_SIZE, seed=0, shuffle=SHUFFLE, repeat=None, stages=(), collate_fn=None,
-        fields=None, copy=True, plan_workers=None, ranks=RankChoice.of(case.ranks - 1, case.ranks), max_substitutes=0, handler=None,
-        read_ahead=0, one_source=case.kind == "debiased",
-    )  # fmt: skip
-    if prepared is not None:
-        order.__dict__["resolved"] = prepared
-    return order
-
-
 def know(plan: Plan, case: Case, step: int) -> None:
     """Find out what one rank reads at a step."""
     plan.samples(step, *plan.share(step, case.ranks - 1, case.ranks))
@@ -157,7 +131,7 @@ def planned(order: Request, case: Case, epoch: int) -> Plan:
 def main_process(case: Case, folder: Path) -> dict[str, float]:
     """Do what the main process does, and leave what it sends to workers in a file."""
     begin = time.process_time()
-    order = order_of(sources_in(folder, case.samples), case, None)
+    order = request_of(case.kind, ranks=case.ranks, sources=sources_in(folder, case.samples))
     prepared = order.resolved
     found = {"main s": time.process_time() - begin, "main peak MB": peak()}
     (folder / "sent").write_bytes(pickle.dumps(prepared))
@@ -178,7 +152,7 @@ def received(folder: Path) -> ResolvedRequest:
 def worker(case: Case, folder: Path) -> dict[str, float]:
     """Do what a worker does until it knows its first batch, then go on through the epoch."""
     begin = time.process_time()
-    order = order_of([], case, received(folder))
+    order = request_of(case.kind, ranks=case.ranks, resolved=received(folder))
     plan = planned(order, case, 0)
     found = {"worker s": time.process_time() - begin, "worker peak MB": peak()}
     steps = range(case.workers - 1, plan.num_steps, case.workers)
@@ -194,7 +168,7 @@ def worker(case: Case, folder: Path) -> dict[str, float]:
 def resumed(case: Case, folder: Path) -> dict[str, float]:
     """Do what a worker does that starts in the middle of an epoch."""
     begin = time.process_time()
-    order = order_of([], case, received(folder))
+    order = request_of(case.kind, ranks=case.ranks, resolved=received(folder))
     state = json.loads((folder / "state").read_text(encoding="utf-8"))
     position = position_in(state)
     plan = order.plan(position, case.workers, pass_start_in(state))
@@ -258,14 +232,16 @@ def from_memory(case: Case, _: Path) -> dict[str, float]:
     supply = Supply.of("objects", [f"{shard:06}.tar" for shard in range(len(rows))], rows)
     found["sums s"] = time.process_time() - begin
     begin = time.process_time()
-    planned(order_of([], case, ResolvedRequest(no_catalog(), [supply], 7, 8)), case, 0)
+    resolved = ResolvedRequest(no_catalog(), [supply], 7, 8)
+    planned(request_of(case.kind, ranks=case.ranks, resolved=resolved), case, 0)
     return {**found, "plan s": time.process_time() - begin, "labels MB": labels.nbytes / 1e6}
 
 
 def from_disk(case: Case, folder: Path) -> dict[str, float]:
     """Plan repeats from labels in sidecars: all that a main process does."""
     begin = time.process_time()
-    order = replace(order_of([objects_in(folder, case.samples)], case, None), repeat=REPEAT)
+    sources = [objects_in(folder, case.samples)]
+    order = replace(request_of(case.kind, ranks=case.ranks, sources=sources), repeat=REPEAT)
     _ = order.resolved
     found = {"read s": time.process_time() - begin}
     begin = time.process_time()

@@ -21,15 +21,14 @@ from equitar.loading.request import Request, ResolvedRequest
 from equitar.loading.state import State, check_state, pass_start_in, position_in, state_of
 from equitar.planning.passes import PassStart
 from equitar.planning.plan import Plan
-from equitar.planning.recipes import Debiased
 from equitar.planning.repeat_factors import ONE
 from equitar.planning.supply import Supply
 from equitar.progress import Position
-from equitar.ranks import RankChoice
 from equitar.sidecars.catalog import Catalog
 from measure import Book, parser_of, print_figures
+from planned import request_of
 
-BATCH_SIZE, RANKS, LANES, SHUFFLE = 64, 8, 4, 5000
+RANKS, LANES = 8, 4
 
 
 class Case(NamedTuple):
@@ -73,23 +72,9 @@ def supply(name: str, case: Case, *, repeats: bool) -> Supply:
 
 
 def order_of(supplies: list[Supply]) -> Request:
-    recipe = Debiased(
-        weights=None,
-        steps=None,
-        max_passes=None,
-        restart_each_epoch=False,
-        same_source_across="world",
-        small_sources="error",
-        accumulation_steps=1,
-    )
-    order = Request(
-        sources=(), recipe=recipe, batch_size=BATCH_SIZE, seed=0, shuffle=SHUFFLE, repeat=None, stages=(), collate_fn=None,
-        fields=None, copy=True, plan_workers=LANES, ranks=RankChoice.of(RANKS - 1, RANKS), max_substitutes=0, handler=None,
-        read_ahead=0, one_source=True,
-    )  # fmt: skip
     catalog = Catalog(sources=(), sidecars=(), summaries=(), selections=())  # no shard is opened
-    order.__dict__["resolved"] = ResolvedRequest(catalog, supplies, RANKS - 1, RANKS)
-    return order
+    resolved = ResolvedRequest(catalog, supplies, RANKS - 1, RANKS)
+    return request_of("debiased", ranks=RANKS, plan_workers=LANES, resolved=resolved)
 
 
 def plan_of(order: Request, position: Position, walk: PassStart) -> Plan:

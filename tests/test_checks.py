@@ -47,7 +47,7 @@ def test_sources_that_are_none(builder: Any, sources: Any, kind: type[Exception]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"weights": {"a": 1, "bb": 1}}, SHARES + "'b' has none and 'bb' is not a source"),
+        ({"weights": {"a": 1, "bb": 1}}, SHARES + "'b' has none and 'bb' (did you mean 'b'?) is not a source"),
         ({"weights": {"a": 1}}, SHARES + "'b' has none"),
         ({"weights": equitar.Passes({"a": 1, "b": 1, "c": 1})}, "`passes` must have one number for each"),
         ({"repeat": "lvis"}, "got 'lvis'"),

@@ -9,13 +9,18 @@ torch and webdataset take seconds that ``equitar index`` has no use for.
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-try:
-    __version__ = version("equitar")
-except PackageNotFoundError:  # run from a checkout that is not installed
-    __version__ = "0+unknown"
+
+def __getattr__(name: str) -> object:
+    """Return a public name, or the version, which takes as long to look up as all else that is imported here."""
+    if name != "__version__":
+        return _public(name)
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  (slow to import)
+
+    try:
+        return version("equitar")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "0+unknown"

@@ -17,8 +17,8 @@ from .planning.weights import BySamples as BySamples
 from .planning.weights import Passes as Passes
 from .planning.weights import Temperature as Temperature
 from .planning.weights import ZeroVL as ZeroVL
+from .reporting.exporting import export as export
 from .reporting.page import report as report
-from .reporting.parquet import export as export
 from .reporting.preview import emissions as emissions
 from .reporting.preview import plan as plan
 from .reporting.probing import caption_probe as caption_probe

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -18,7 +19,6 @@ _SHARES_STREAMS = frozenset(("IterableDatasetShard", "DataLoaderDispatcher"))
 _SHARES_SAMPLERS = _SHARES_STREAMS | {"BatchSamplerShard", "DatasetFromSampler", "DistributedSampler"}
 _TRAINER_LOOPS = frozenset(("_FitLoop", "_TrainingEpochLoop", "_EvaluationLoop", "_PredictionLoop"))
 _FETCHERS = frozenset(("_IterableDatasetFetcher", "_StatefulIterableDatasetFetcher"))  # within workers of a DataLoader
-_begun = dict[str, ReferenceType[object]]()  # who began the first epoch of a plan in this process, by its digest
 
 
 def refuse_resharding() -> None:
@@ -97,14 +97,25 @@ def warn_of_replacement(loader: object, name: str, digest: str) -> None:
 
     Two that exist side by side, as for two views of the same samples, are not meant.
     """
-    before = _begun.get(digest)
+    begun = _begun()
+    before = begun.get(digest)
     if before is not None and before() is None:
         warnings.warn(
             f"a new {name} begins epoch 0 of the same plan as one before it, so that every epoch would have the same batches; make "
             f"one {name} before the loop over epochs, as it advances by itself, or call `set_epoch` on each new one",
             stacklevel=4,
         )
-    _begun[digest] = ref(loader)
+    begun[digest] = ref(loader)
+
+
+@cache
+def _begun() -> dict[str, ReferenceType[object]]:
+    """Return who began the first epoch of each plan in this process, by the digest of the plan.
+
+    There is one for the process: loaders, batches and sources may all be made again for every epoch, so no object of the user
+    lives from the first to the second. It decides nothing but whether to warn.
+    """
+    return {}
 
 
 def warn_of_plan_in_worker() -> None:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote
 
 from equitar.display import clipped
 from equitar.errors import SourceError
@@ -22,7 +23,7 @@ Stage: TypeAlias = Callable[[Iterable[Any]], Iterable[Any]]
 StorageOptions: TypeAlias = Mapping[str, Any] | None
 _SHOWN_URLS = 2
 _SHOWN_CHARACTERS = 100  # of each
-_SUMMARY = re.compile(r".*\.summary\.(?:json|npz)(?:\?.*)?", re.DOTALL)
+_SUMMARY = re.compile(r"(?P<stem>.*)\.summary\.(?P<kind>json|npz)(?:\?.*)?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +217,21 @@ class Source:
         words += LabelSpec.parse(label_spec).options
         more = f" (and {len(urls) - 3} more patterns)" if len(urls) > 3 else ""
         return f"run `{shlex.join(words)}`{more}"
+
+
+def name_in_summary(url: str) -> str:
+    """Return the name of the source whose summary a URL is; nothing if it is none.
+
+    >>> name_in_summary("s3://bucket/cc3m.summary.json"), name_in_summary("my%20set.0123456789abcdef.summary.npz")
+    ('cc3m', 'my set')
+    >>> name_in_summary("cc3m.tar")
+    ''
+    """
+    named = _SUMMARY.fullmatch(url)
+    if named is None:
+        return ""
+    stem = named["stem"].rpartition("/")[2]
+    return unquote(stem.rpartition(".")[0] if named["kind"] == "npz" else stem)
 
 
 def listed_sources(sources: Source | Iterable[Source]) -> tuple[Source, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -40,6 +41,23 @@ def listed(items: Sequence[object], most: int = 3, *, quote: bool = False) -> st
     """
     more = f" and {len(items) - most:,} more" if len(items) > most else ""
     return ", ".join(map(repr if quote else str, items[:most])) + more
+
+
+def did_you_mean(word: str, known: Iterable[str], *, spelled: Mapping[str, str] | None = None) -> str:
+    """Return the question whether the most similar of some words was meant, to follow a word; nothing if none is similar.
+
+    Args:
+        word: An unknown word.
+        known: Known words.
+        spelled: How they are written, where that is another way.
+
+    >>> did_you_mean("idnex", ["index", "check"]), did_you_mean("x", ["index"])
+    (" (did you mean 'index'?)", '')
+    >>> did_you_mean("jsn", ["json"], spelled={"json": "json:objects"})
+    " (did you mean 'json:objects'?)"
+    """
+    spelling = spelled or {}
+    return "".join(f" (did you mean {spelling.get(name, name)!r}?)" for name in get_close_matches(word, [*known], n=1))
 
 
 def duration(seconds: float) -> str:

@@ -14,7 +14,7 @@ import pytest
 
 def ran(variables: Mapping[str, str], folder: Path) -> str:
     """Return what `equitar` prints with these variables."""
-    script = "from equitar.cli import main; main(prog_name='equitar', complete_var='_EQUITAR_COMPLETE')"
+    script = "from equitar.cli.app import main; main(prog_name='equitar', complete_var='_EQUITAR_COMPLETE')"
     process = subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, **variables},

@@ -174,8 +174,8 @@ def test_a_reader_that_has_enough_is_no_error(five: str) -> None:
 
 def test_a_field_that_no_sample_has_is_told_with_those_there_are(five: str) -> None:
     told = equitar("index", f"s={five}", "--labels", "class").output
-    assert "labels are read from field 'class' but samples of " in told
-    assert "x-0.tar have 'cls'; did you mean cls? Otherwise name one of these" in told
+    assert "labels are read from field 'class' (did you mean 'cls'?) but samples of " in told
+    assert "x-0.tar have 'cls'; name one of these" in told
 
 
 def test_the_version_is_told() -> None:
@@ -263,7 +263,7 @@ def test_a_process_of_its_own_finds_a_function_in_the_folder_it_is_in(five: str,
 
 
 def test_the_command_line_loads_nothing_heavy() -> None:
-    program = "import sys, equitar.cli; print(*{'torch', 'webdataset', 'matplotlib', 'fsspec'} & set(sys.modules))"
+    program = "import sys, equitar.cli.app; print(*{'torch', 'webdataset', 'matplotlib', 'fsspec'} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == []
 
@@ -287,3 +287,19 @@ def test_labels_come_from_a_column_of_many_parquet_files(tmp_path: Path) -> None
     assert summary.label_counts.ids.tolist() == [0, 1, 1]
     checked = equitar("check", f"a={tmp_path}/*.tar", "--quiet", "--jobs", "1")
     assert checked.exit_code == 0, checked.output
+
+
+@pytest.mark.parametrize("imported", ["click", "numpy", "equitar.cli.app", "equitar.indexing.index"])
+def test_an_interrupt_while_the_command_line_is_imported_is_one_line(imported: str) -> None:
+    program = f"""
+import signal, sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {imported!r}:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+from equitar.cli import main
+main()
+"""
+    ran = subprocess.run([sys.executable, "-c", program, "--help"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "Interrupted. Nothing was begun.\n")

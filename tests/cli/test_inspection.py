@@ -281,3 +281,91 @@ def test_a_field_without_captions_is_one_line(folder: Path) -> None:
     ran = CliRunner().invoke(main, ["stats", *words_for(folder), "--captions", "txt"])
     assert ran.exit_code == 1
     assert "must name a field of each shard; got ['txt']" in ran.output
+
+
+# ---- all classes, endings, names and options --------------------------------------------------------------------------------
+
+
+def test_all_classes_are_listed_on_request(tmp_path: Path) -> None:
+    rows = (member(f"{row:02d}.cls", str(row).encode()) for row in range(40))
+    (tmp_path / "cat-0.tar").write_bytes(b"".join(rows) + END)
+    source = Source("cat", f"{tmp_path}/cat-*.tar")
+    equitar.index(source, labels="cls", jobs=1, progress=False)
+    short, full = (run("stats", f"cat={source.urls}", *options).output for options in ([], ["--all"]))
+    assert [line.count("cat/20 ") for line in (short, full)] == [0, 1]
+    assert "..." not in full
+    assert sum(line.startswith("cat/") for line in full.splitlines()) == 40
+
+
+def test_a_summary_alone_has_its_own_name(folder: Path) -> None:
+    printed = json.loads(run("stats", f"{folder}/cat.summary.json", f"{folder}/dog.summary.json", "--json").output)
+    assert [source["name"] for source in printed["sources"]] == ["cat", "dog"]
+    planned = run("plan", f"{folder}/cat.summary.json", "--batch-size", "4", "--json")
+    assert [source["name"] for source in json.loads(planned.output)["sources"]] == ["cat"]
+
+
+@pytest.mark.parametrize(
+    ("words", "guess"),
+    [
+        (["plam"], "no such command: 'plam' (did you mean 'plan'?)"),
+        (["plan", "cat=x.tar", "--bach-size", "4"], "--batch-size"),
+        (["stats", "cat=x.tar", "--keep", "cta=0.5"], "got 'cta=0.5' (did you mean 'cat'?)"),
+        (["index", "cat=x.tar", "--labels", "jsn:objects"], "got 'jsn:objects' (did you mean 'json:objects'?)"),
+        (["index", "cat=x.tar", "--labels", "jsno:a[*].b"], "got 'jsno:a[*].b' (did you mean 'json:a[*].b'?)"),
+        (
+            ["export", "cat=x.tar", "-o", "x.parqet"],
+            "must end in .csv or .parquet; got 'x.parqet' (did you mean '.parquet'?)",
+        ),
+    ],
+)
+def test_a_word_that_is_nearly_right_is_guessed(words: list[str], guess: str) -> None:
+    result = run(*words)
+    assert result.exit_code in (1, 2)
+    assert guess in " ".join(result.output.split())
+
+
+def test_a_source_that_is_nearly_right_in_weights_is_guessed(folder: Path) -> None:
+    result = run("plan", *words_for(folder), "--batch-size", "4", "--weights", "cta=0.5,dog=0.5")
+    assert "'cta' (did you mean 'cat'?) is not a source" in result.output
+
+
+def test_a_word_that_is_like_nothing_is_not_guessed() -> None:
+    assert "did you mean" not in run("xyzzy").output
+    assert "did you mean" not in run("index", "cat=x.tar", "--labels", "my_labels:of").output
+
+
+def test_small_sources_are_left_out_or_mixed_as_the_error_advises(folder: Path) -> None:
+    words = ["plan", *words_for(folder), "--batch-size", "40"]
+    refused = run(*words).output
+    assert '`small_sources="leave_out"` (`--small-sources leave_out`) or `mixed` (`--mixed`), or lower' in refused
+    for options, names in ((["--small-sources", "leave_out"], ["dog"]), (["--mixed"], ["cat", "dog"])):
+        planned = json.loads(run(*words, *options, "--json").output)
+        assert [source["name"] for source in planned["sources"]] == names
+
+
+def test_the_composition_of_mixed_batches_is_an_option(folder: Path, training: str) -> None:
+    words = ["plan", *words_for(folder), "--batch-size", "8", "--mixed", "--json"]
+    digests = [
+        json.loads(run(*words, *options).output)["digest"]
+        for options in ([], ["--composition", "stratified"], ["--composition", "independent"])
+    ]
+    assert digests[0] == digests[1] != digests[2]
+    assert run("plan", f"{training}:build", "--composition", "independent").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["cat=x.tar", "--batch-size", "4", "--composition", "independent"], "`--composition` needs `--mixed`"),
+        (
+            ["cat=x.tar", "--batch-size", "4", "--mixed", "--small-sources", "error"],
+            "`--small-sources` is for batches of one",
+        ),
+        (["my_training:batches", "--composition", "independent"], "`debiased` takes no `composition`; leave it out"),
+        (["my_training:build", "--small-sources", "leave_out"], "`mixed` takes no `small_sources`; leave it out"),
+    ],
+)
+def test_an_option_of_another_kind_of_batches_is_refused(training: str, words: list[str], message: str) -> None:
+    result = run("plan", *words)
+    assert result.exit_code in (1, 2)
+    assert message in " ".join(result.output.split())

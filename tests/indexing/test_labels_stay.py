@@ -166,7 +166,7 @@ def test_a_wrong_place_of_labels_fails_once_at_the_first_shard(
     assert result.exit_code == 1
     (line,) = result.output.splitlines()
     assert there in line
-    assert f"did you mean {meant}?" in line
+    assert f"(did you mean {meant!r}?)" in line
     assert not list(tmp_path.glob("*.npz"))
 
 
@@ -184,7 +184,7 @@ def test_only_the_first_shards_are_read_where_labels_are_in_the_wrong_place(
         return walked(shard, *words, **named)
 
     monkeypatch.setattr(shard_task, "_walked", counting)
-    with pytest.raises(LabelError, match="did you mean json:label"):
+    with pytest.raises(LabelError, match="did you mean 'json:label'"):
         run(tmp_path, labels="label")
     assert walks == ["x-00.tar"]
 

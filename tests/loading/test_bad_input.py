@@ -231,7 +231,8 @@ def test_a_source_smaller_than_a_global_batch(sources: list[Source]) -> None:
     with pytest.raises(
         PlanError,
         match=re.escape(
-            "source 'b' has 40 samples but one global batch needs 48 (4 ranks x 12); lower `batch_size` to at most 10"
+            "source 'b' has 40 samples but one global batch needs 48 (4 ranks x 12); use "
+            '`small_sources="leave_out"` (`--small-sources leave_out`) or `mixed` (`--mixed`), or lower `batch_size` to at most 10'
         ),
     ):
         planned(equitar.debiased, sources, batch_size=12, rank=0, world_size=4)

@@ -91,10 +91,11 @@ def test_numbers_of_numpy_are_numbers(sources: list[Source]) -> None:
 
 def test_text_of_batches_says_what_they_are(sources: list[Source]) -> None:
     batches = equitar.debiased(sources, batch_size=4, rank=0, world_size=2)
-    assert repr(batches) == "Batches(debiased, 2 sources, batch_size=4)\n  a\n  b"
+    assert repr(batches) == "Batches(debiased, 2 sources, batch_size=4)\n  source  samples\n  a\n  b"
     num_steps = len(batches)
     assert repr(batches) == (
-        f"Batches(debiased, 2 sources, batch_size=4, rank 0 of 2, {num_steps} steps per epoch)\n  a  16 samples\n  b  16 samples"
+        f"Batches(debiased, 2 sources, batch_size=4, rank 0 of 2, {num_steps} steps per epoch)\n"
+        "  source  samples\n  a            16\n  b            16"
     )
     assert "single samples" in repr(equitar.mixed(sources))
 
@@ -112,7 +113,10 @@ def test_text_of_a_loader_says_where_it_stands(sources: list[Source]) -> None:
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_text_of_a_plan_says_what_it_is(builder: Callable[..., Batches], sources: list[Source]) -> None:
     plan = builder(sources, batch_size=4, rank=0, world_size=2).plan(3)
-    assert re.match(r"\w*Plan\(epoch 3, \d+ steps, global batch 8\)\n  a  16 samples\n  b  16 samples", repr(plan))
+    assert re.match(
+        r"\w*Plan\(epoch 3, \d+ steps, global batch 8\)\n  source  samples\n  a            16\n  b            16",
+        repr(plan),
+    )
 
 
 def many_sources(count: int) -> list[Source]:

@@ -31,7 +31,21 @@ SPEC: dict[str, Any] = {"batch_size": 4, "world_size": 2, "lanes": 1, "seed": 0,
     [
         (
             {"stocks": (stock("cc", *[1] * 7), stock("lvis", *[1] * 100))},
-            r"source 'cc' has 7 samples but one global batch needs 8 \(2 ranks x 4\); lower `batch_size` to at most 3$",
+            (
+                r"source 'cc' has 7 samples but one global batch needs 8 \(2 ranks x 4\); use `small_sources=\"leave_out\"` "
+                r"\(`--small-sources leave_out`\) or `mixed` \(`--mixed`\), or lower `batch_size` to at most 3$"
+            ),
+        ),
+        (
+            {"stocks": (stock("big", *[1] * 100), *(stock(f"s{number}", *[1] * 7) for number in range(3)))},
+            r"'s0' has 7 samples but one global batch needs 8 \(2 ranks x 4\), and 2 more of 4 sources have too few; use ",
+        ),
+        (
+            {"stocks": (stock("a", *[1] * 5), stock("b", *[1] * 5))},
+            (
+                r"source 'a' has 5 samples but one global batch needs 8 \(2 ranks x 4\), and 1 more of 2 sources have too "
+                r"few; use `mixed` \(`--mixed`\), or lower `batch_size` to at most 2$"
+            ),
         ),
         (
             {"stocks": (stock("lvis", 6, *[1] * 20),)},

@@ -137,6 +137,18 @@ def test_what_is_less_bad_is_to_be_looked_at(odd: Report, level: str) -> None:
     assert [one.level for one in findings_of(odd)] == [level]
 
 
+def test_many_small_sources_are_one_finding_that_names_what_draws_them() -> None:
+    plain = report()
+    small = tuple(replace(STATS, name=f"s{number}", pass_copies=10.0 * number) for number in range(1, 6))
+    odd = replace(plain, stats=replace(plain.stats, sources=(*plain.stats.sources, *small)))
+    (finding,) = [each for each in findings_of(odd) if each.kind == "never-drawn"]
+    assert finding.text == (
+        "5 sources never drawn: s1, s2, s3 and 2 more; a global batch has 256 samples, a pass of s5 has 50 samples"
+    )
+    assert 'small_sources="leave_out"` (`--small-sources leave_out`)' in finding.todo
+    assert "`mixed` (`--mixed`)" in finding.todo
+
+
 def test_what_passes_lift_is_not_blamed_on_company() -> None:
     result = findings_of(report(copies=(240, 300, 1500), source={"passes": 3.0}))
     assert "lifted-by-company" not in [one.kind for one in result]

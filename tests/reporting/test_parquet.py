@@ -1,7 +1,10 @@
-"""The exported Parquet file, read back with DuckDB and with pandas, says what the sidecars say."""
+"""The exported Parquet or CSV file, read back with DuckDB and with pandas, says what the sidecars say."""
 
 from __future__ import annotations
 
+import csv
+import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -126,7 +129,7 @@ def test_keys_that_are_no_text_are_an_error_or_bytes(tmp_path: Path) -> None:
 def test_shards_are_gathered_into_groups_of_rows(
     sources: list[Source], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("equitar.reporting.parquet._GROUP", 4)
+    monkeypatch.setattr("equitar.reporting.exporting._GROUP", 4)
     equitar.export(sources, str(tmp_path / "p.parquet"), progress=False)
     groups = parquet.ParquetFile(tmp_path / "p.parquet").metadata
     sizes = [groups.row_group(index).num_rows for index in range(groups.num_row_groups)]
@@ -140,6 +143,54 @@ def test_the_command_writes_the_file_and_says_how_many(sources: list[Source], tm
     ran = CliRunner().invoke(main, ["export", *words, "-o", f"{tmp_path}/p.parquet", "--repeat", "0.5", "--quiet"])
     assert (ran.exit_code, ran.output) == (0, f"{tmp_path}/p.parquet: 13 samples\n")
     assert "repeat_factor" in parquet.read_schema(tmp_path / "p.parquet").names
+
+
+@pytest.mark.parametrize("name", ["p.csv", "P.CSV"])
+def test_csv_says_what_the_sidecars_say_with_lists_as_json(sources: list[Source], tmp_path: Path, name: str) -> None:
+    assert equitar.export(sources, str(tmp_path / name), progress=False) == 15
+    with (tmp_path / name).open(encoding="utf-8", newline="") as file:
+        head, *rows = csv.reader(file)
+    assert head == ["source", "shard", "row", "key", "bytes", "sizes", "labels", "counts", "label_names"]
+    values = [
+        (*row[:2], int(row[2]), row[3], int(row[4]), *(json.loads(cell) if cell else None for cell in row[5:]))
+        for row in rows
+    ]
+    assert values == list(printed(sources))
+    frame = pd.read_csv(tmp_path / name)
+    assert frame["row"].tolist() == [row[2] for row in printed(sources)]
+
+
+def test_csv_has_the_repeat_factors_of_parquet(sources: list[Source], tmp_path: Path) -> None:
+    for name in ("p.csv", "p.parquet"):
+        equitar.export(sources[:2], str(tmp_path / name), repeat=0.5, progress=False)
+    assert pd.read_csv(tmp_path / "p.csv")["repeat_factor"].tolist() == [
+        factor for (factor,) in asked(f"SELECT repeat_factor FROM '{tmp_path}/p.parquet'")
+    ]
+
+
+def test_keys_in_csv_are_the_bytes_of_the_tar_on_request(tmp_path: Path) -> None:
+    shard = tmp_path / "x.tar"
+    shard.write_bytes(member(b"gr\xf6\xdfe.txt") + END)
+    source, path = Source("x", str(shard)), tmp_path / "p.csv"
+    equitar.index(source, jobs=1, progress=False)
+    with pytest.raises(ValueError, match="pass `binary_keys=True`"):
+        equitar.export(source, str(path), progress=False)
+    assert not list(tmp_path.glob("*csv*"))
+    equitar.export(source, str(path), binary_keys=True, progress=False)
+    assert b",gr\xf6\xdfe," in path.read_bytes()
+
+
+def test_csv_needs_no_pyarrow(sources: list[Source], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    equitar.export(sources, str(tmp_path / "p.csv"), progress=False)
+    with pytest.raises(RuntimeError, match=r"run `pip install 'equitar\[parquet\]'`, or export to .csv"):
+        equitar.export(sources, str(tmp_path / "p.parquet"), progress=False)
+
+
+@pytest.mark.parametrize("name", ["p.txt", "p", "p.csv.gz"])
+def test_an_unknown_ending_is_an_error_with_those_known(sources: list[Source], tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=rf"must end in .csv or .parquet; got '.*{name}'"):
+        equitar.export(sources, str(tmp_path / name), progress=False)
 
 
 def test_a_far_file_is_refused(sources: list[Source]) -> None:

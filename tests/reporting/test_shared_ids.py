@@ -28,8 +28,8 @@ from equitar.planning.repeat_factors import (
     shared_vocabulary,
 )
 from equitar.presence import Presence
+from equitar.reporting.exporting import export
 from equitar.reporting.findings import findings_of
-from equitar.reporting.parquet import export
 from equitar.reporting.report import report_of
 from equitar.reporting.stats import Stats, stats
 from equitar.reporting.text import stats_json, stats_text

@@ -1,5 +1,5 @@
 """Run the command line as ``python -m equitar.cli``."""
 
-from equitar.cli.app import main
+from equitar.cli import main
 
 main()

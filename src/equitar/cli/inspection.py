@@ -77,10 +77,17 @@ def bench_command(
     click.echo(json.dumps(bench_json(result), indent=2) if as_json else bench_text(result))
 
 
-@click.command("export", short_help="Write a Parquet file with a row for each sample.")
-@click.option("-o", "--output", metavar="FILE.parquet", type=Output(), required=True, help="The file to write.")
+@click.command("export", short_help="Write a Parquet or CSV file with a row for each sample.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=Output(),
+    required=True,
+    help="The file to write; its ending, .parquet or .csv, is its format.",
+)
 @repeat_options
-@click.option("--binary-keys", is_flag=True, help="Write keys as bytes, for keys that are not UTF-8.")
+@click.option("--binary-keys", is_flag=True, help="Write keys as they are in the tars, even if they are not UTF-8.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @source_options
 def export_command(
@@ -92,15 +99,16 @@ def export_command(
     binary_keys: bool,
     quiet: bool,
 ) -> None:
-    """Write a Parquet file with a row for each sample: key, labels, counts, sizes, and repeat factor.
+    """Write a Parquet or CSV file with a row for each sample: key, labels, counts, sizes, and repeat factor.
 
-    DuckDB, pandas and polars read it. Only sidecars are read.
+    DuckDB, pandas and polars read it; lists are JSON in CSV. Only sidecars are read. Parquet needs equitar[parquet].
 
     \b
       equitar export lvis=/data/lvis-{000..099}.tar -o presence.parquet --repeat 1e-3
+      equitar export cc3m=/data/cc3m.summary.json -o presence.csv
       duckdb -c "SELECT label, count(*) FROM (SELECT unnest(labels) AS label FROM 'presence.parquet') GROUP BY ALL"
     """
-    from equitar.reporting.parquet import export
+    from equitar.reporting.exporting import export
 
     num_samples = export(
         parse_sources(words, root=root, sidecars=sidecars),
@@ -118,6 +126,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.
 
 @click.command("stats", short_help="Show sources and classes, before and after repeats.")
 @stats_options
+@click.option("--all", "all_classes", is_flag=True, help="List all classes, not only the rarest and commonest.")
 @click.option("--plot", metavar="FILE.png", type=Output(), help="Draw classes and sources before and after.")
 @click.option(
     "--captions",
@@ -131,6 +140,7 @@ def stats_command(
     words: tuple[str, ...],
     root: str | None,
     sidecars: str | None,
+    all_classes: bool,
     plot: str | None,
     captions: str | None,
     as_json: bool,
@@ -141,6 +151,7 @@ def stats_command(
 
     \b
       equitar stats lvis=/data/lvis-{000..099}.tar --repeat 1e-3 --plot stats.png
+      equitar stats lvis=/data/lvis.summary.json --all
       equitar stats cc3m=@shards.txt --keep 'cc3m=!bad_keys.txt'
       equitar stats my_training:batches --world-size 8 --json
       equitar stats cc3m=@cc3m.txt sbu=@sbu.txt --captions txt
@@ -163,7 +174,7 @@ def stats_command(
     if as_json:
         click.echo(json.dumps(stats_json(statistics) | ({"captions": probe.as_json()} if probe else {}), indent=2))
         return
-    click.echo(stats_text(statistics, plot))
+    click.echo(stats_text(statistics, plot, all_classes=all_classes))
     if probe:
         click.echo(f"\ncaptions\n{probe}")
 

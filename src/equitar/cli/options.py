@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from equitar.sources import Source, Split, split
+from equitar.sources import Source, Split, name_in_summary, split
+from equitar.text import did_you_mean
 
 _MOST = 100  # files shown
 _INTERRUPTED = 130  # exit code after Ctrl-C, as in shells: 128 + SIGINT
@@ -53,19 +54,22 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def parse_sources(words: Sequence[str], *, root: str | None = None, sidecars: str | None = None) -> list[Source]:
-    """Return the sources of ``name=urls`` words, in the order in which the names first occur.
+    """Return the sources of ``name=urls`` words, in the order in which the names first occur; a summary needs no name.
 
     >>> [(source.name, source.urls) for source in parse_sources(["a=1.tar", "b=x-{0..9}.tar", "a=2.tar"])]
     [('a', ('1.tar', '2.tar')), ('b', 'x-{0..9}.tar')]
+    >>> [source.name for source in parse_sources(["/data/cc3m.summary.json"])]
+    ['cc3m']
     """
     urls_of: dict[str, list[str]] = {}
     for word in words:
         named = _NAMED.fullmatch(word)
-        if named is None:
+        name, urls = (named["name"], named["urls"]) if named else (name_in_summary(word), word)
+        if not name:
             begin, equals, rest = word.partition("=")
             urls = (rest if equals and "/" not in begin else word) or "shard-*.tar"
             raise click.UsageError(f"SOURCE must be name=urls; got {word!r}; write, for example, train={urls}")
-        urls_of.setdefault(named["name"], []).append(named["urls"])
+        urls_of.setdefault(name, []).append(urls)
     return [
         Source(name=name, urls=urls[0] if len(urls) == 1 else tuple(urls), root=root, sidecars=sidecars)
         for name, urls in urls_of.items()
@@ -86,7 +90,8 @@ def kept(sources: Sequence[Source], words: Sequence[str]) -> list[Source]:
         is_wrong_split = text.startswith("split:") and not _SPLIT.fullmatch(text)
         if name not in names or not text.removeprefix("!") or name in keep_of or is_wrong_split:
             wanted = "name=FILE, 'name=!FILE', name=0.5 or name=split:0/5, once for each source of this line"
-            raise click.UsageError(f"`--keep` must be {wanted} ({', '.join(names)}); got {word!r}")
+            guess = "" if name in names else did_you_mean(name, names)
+            raise click.UsageError(f"`--keep` must be {wanted} ({', '.join(names)}); got {word!r}{guess}")
         try:
             keep_of[name] = _selection(text)
         except ValueError as error:
@@ -110,6 +115,14 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands in the order in which they are typically used."""
         return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that words begin with; click guesses what was meant only from its version 8.4 on."""
+        if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
+            raise click.UsageError(f"no such command: {args[0]!r}{did_you_mean(args[0], self.commands)}", ctx)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command on the line."""

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from equitar.cli.options import kept, parse_sources
+from equitar.planning.plan import Composition, SmallSources
 from equitar.planning.repeat_factors import RepeatFactor
 from equitar.planning.weights import Temperature, Weights
-from equitar.sources import Source
+from equitar.sources import Source, name_in_summary
 
 if TYPE_CHECKING:
     from equitar.loading.batches import Batches
@@ -37,7 +38,9 @@ class PlanOptions:
     steps: int | None = None
     weights: str | None = None
     temperature: float | None = None
+    small_sources: SmallSources | None = None
     mixed: bool = False
+    composition: Composition | None = None
     shuffle: int | None = None
     keep: tuple[str, ...] = ()
     shared_ids: bool = False
@@ -84,7 +87,7 @@ def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     setattr(ctx.ensure_object(PlanOptions), param.name, value)
 
 
-def _option(name: str, metavar: str, kind: Any, text: str, default: int | None = None) -> Callable[[Any], Any]:
+def _option(name: str, metavar: str | None, kind: Any, text: str, default: int | None = None) -> Callable[[Any], Any]:
     return click.option(
         name,
         metavar=metavar,
@@ -132,12 +135,25 @@ def _all(num_workers: int) -> tuple[Callable[[Any], Any], ...]:
         _option("--steps", "N", _POSITIVE, "Steps of an epoch (default: one pass through all sources)."),
         _option("--weights", "a=0.7,b=0.3", str, "Share of the steps of each source."),
         _option("--temperature", "T", float, "Shares by size ** (1 / T)."),
+        _option(
+            "--small-sources",
+            None,
+            click.Choice(["error", "leave_out"]),
+            "Sources with fewer samples than a global batch (default: error).",
+        ),
         click.option(
             "--mixed",
             is_flag=True,
             expose_value=False,
             callback=_remember,
             help="Mix all sources in every batch, instead of one source per batch.",
+        ),
+        _option(
+            "--composition",
+            None,
+            click.Choice(["stratified", "independent"]),
+            "With --mixed: the exact share of each source in every batch, or shares that vary as in one shuffle "
+            "(default: stratified).",
         ),
         _option("--shuffle", "N", _FROM_ZERO, "Shuffle buffer: samples that each rank shuffles together."),
         _KEEP,
@@ -176,7 +192,7 @@ def sources_or_training(
 ) -> list[Source] | Batches:
     """Return the sources of name=urls words, or the batches that package.module:name makes."""
     trainings = [word for word in words if _TRAINING.fullmatch(word)]
-    if not trainings and len(words) == 1 and "=" not in words[0]:
+    if not trainings and len(words) == 1 and "=" not in words[0] and not name_in_summary(words[0]):
         raise click.UsageError(f"SOURCE must be name=urls or package.module:name; got {words[0]!r}")
     if not trainings:
         return kept(parse_sources(words, root=root, sidecars=sidecars), keep)
@@ -199,6 +215,12 @@ def batches_of(options: PlanOptions, words: Sequence[str], sources: list[Source]
             raise click.UsageError("SOURCEs need `--batch-size`")
         build = mixed if options.mixed else debiased
         batches = build(sources, batch_size=options.batch_size, rank=0, world_size=1)
+        if options.mixed and options.small_sources is not None:
+            raise click.UsageError(
+                "`--small-sources` is for batches of one source each; `--mixed` takes sources of any size"
+            )
+        if not options.mixed and options.composition is not None:
+            raise click.UsageError("`--composition` needs `--mixed`")
     elif options.mixed:
         raise click.UsageError(f"`--mixed` is for SOURCEs; {words[0]!r} defines its own batches")
     else:
@@ -213,6 +235,8 @@ def batches_of(options: PlanOptions, words: Sequence[str], sources: list[Source]
         labels_shared=options.shared_ids or None,
         steps=options.steps,
         weights=options.shares(),
+        small_sources=options.small_sources,
+        composition=options.composition,
     )
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from errno import EROFS
 from typing import Any, BinaryIO
 
@@ -36,6 +35,7 @@ from equitar.storage.streams import open_stream
 from equitar.tar.grouping import what_differs
 from equitar.tar.headers import HEADER_BYTES
 from equitar.tar.table import MemberTable, read_table
+from equitar.text import did_you_mean
 from equitar.urls import shown
 
 
@@ -288,7 +288,7 @@ def _check_label_place(table: MemberTable, extract: Extractor, shard: Shard, fil
         )
         guess = _guess(wanted, sorted(table.fields), keys)
         raise NoSuchLabelError(
-            f"labels are read from field {wanted!r} but samples of {shard.where} have {there}; {guess}name one of these, {advice}"
+            f"labels are read from field {wanted!r}{guess} but samples of {shard.where} have {there}; name one of these, {advice}"
         )
     if isinstance(extract, JsonLabels) and _is_null_everywhere(table, extract, shard.where):
         keys = _json_keys(table, shard.where)
@@ -296,8 +296,8 @@ def _check_label_place(table: MemberTable, extract: Extractor, shard: Shard, fil
         guess = _guess(first[0], [], keys) if first and first[0] not in keys else ""
         there = ", ".join(map(repr, keys)) or "no keys"
         raise NoSuchLabelError(
-            f"labels are read from `json:{extract.path}`, which is null in all samples of {shard.where}; their JSON has {there}; "
-            f"{guess}change the path, {advice}"
+            f"labels are read from `json:{extract.path}`{guess}, which is null in all samples of {shard.where}; their JSON has "
+            f"{there}; change the path, {advice}"
         )
 
 
@@ -321,10 +321,9 @@ def _json_keys(table: MemberTable, where: str) -> list[str]:
 
 
 def _guess(wanted: str, fields: Sequence[str], keys: Sequence[str]) -> str:
-    """Return what may have been meant by a name, as the beginning of an advice."""
-    specs = {**{key: f"json:{key}" for key in keys}, **{name: name for name in fields}}
-    close = get_close_matches(wanted, specs, n=1)
-    return f"did you mean {specs[close[0]]}? Otherwise " if close else ""
+    """Return which spec may have been meant by a name, to follow it."""
+    spelled = {key: f"json:{key}" for key in keys if key not in fields}
+    return did_you_mean(wanted, [*fields, *keys], spelled=spelled)
 
 
 def _kept(

@@ -30,6 +30,7 @@ from jmespath.exceptions import JMESPathError
 
 from equitar.errors import LabelError
 from equitar.sources import Sample
+from equitar.text import did_you_mean
 
 Labels: TypeAlias = list[int] | list[str]
 Missing: TypeAlias = Literal["error", "empty"]
@@ -75,7 +76,7 @@ def labels_from_spec(spec: str, *, missing: Missing = "error") -> Extractor:
     if _FUNCTION.fullmatch(spec):
         return FunctionLabels(function=spec, missing=missing)
     if not _FIELD.fullmatch(spec):
-        raise ValueError(f"`labels` must be {_SPECS}; got {spec!r}")
+        raise ValueError(f"`labels` must be {_SPECS}; got {_with_guess(spec)}")
     field = spec.lower()  # as the fields of samples are
     if field.rsplit(".", 1)[-1] == "npy":
         return NpyLabels(field=field, missing=missing)
@@ -83,8 +84,8 @@ def labels_from_spec(spec: str, *, missing: Missing = "error") -> Extractor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextLabels:
-    """One label from a text member: an integer, or a name of one word."""
+class _FieldLabels:
+    """Labels from one member."""
 
     field: str
     missing: Missing = "error"
@@ -95,10 +96,20 @@ class TextLabels:
         return (self.field,)
 
     def __call__(self, sample: Sample, *, where: str) -> Labels:
-        """Return the label; `where` names shard and key in errors."""
+        """Return the labels; `where` names shard and key in errors."""
         raw = _member(sample, self.field, self.missing, where)
-        if raw is None:
-            return []
+        return [] if raw is None else self._labels(raw, where)
+
+    def _labels(self, raw: bytes, where: str) -> Labels:
+        raise NotImplementedError
+
+
+class TextLabels(_FieldLabels):
+    """One label from a text member: an integer, or a name of one word."""
+
+    __slots__ = ()
+
+    def _labels(self, raw: bytes, where: str) -> Labels:
         try:
             text = raw.decode("utf-8-sig").strip()
         except UnicodeDecodeError as error:
@@ -132,26 +143,15 @@ class JsonLabels:
         return as_labels(value if isinstance(value, list) else [value], where=where)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NpyLabels:
+class NpyLabels(_FieldLabels):
     """Labels from an array: signed integers are ids; bool, uint8 and float vectors have a 1 for each label present.
 
     In these, values below 1 (0, -1) mean absent. A vector that could be either is an error.
     """
 
-    field: str = "npy"
-    missing: Missing = "error"
+    __slots__ = ()
 
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The members it needs."""
-        return (self.field,)
-
-    def __call__(self, sample: Sample, *, where: str) -> Labels:
-        """Return the labels; `where` names shard and key in errors."""
-        raw = _member(sample, self.field, self.missing, where)
-        if raw is None:
-            return []
+    def _labels(self, raw: bytes, where: str) -> Labels:
         try:
             array = np.lib.format.read_array(io.BytesIO(raw), allow_pickle=False)
         except ValueError as error:
@@ -302,6 +302,12 @@ def search(path: str) -> Callable[[Any], Any]:
         raise ValueError(f"`labels` must hold a JMESPath after 'json:'; got {path!r} ({error})") from error
 
 
+def _with_guess(spec: str) -> str:
+    """Return a spec that is wrong, and whether `json` was meant."""
+    kind, _, path = spec.partition(":")
+    return repr(spec) + did_you_mean(kind, ["json"], spelled={"json": f"json:{path}"})
+
+
 @cache
 def _imported(name: str) -> Callable[[Sample], Any]:
     module, _, attribute = name.partition(":")
@@ -310,6 +316,8 @@ def _imported(name: str) -> Callable[[Sample], Any]:
         for part in attribute.split("."):
             target = getattr(target, part)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"`labels` must be {_SPECS} that can be imported; got {name!r} ({error})") from error
+        raise ValueError(
+            f"`labels` must be {_SPECS} that can be imported; got {_with_guess(name)} ({error})"
+        ) from error
     function: Callable[[Sample], Any] = target
     return function

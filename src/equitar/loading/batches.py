@@ -12,14 +12,14 @@ from typing import Any
 
 import webdataset as wds
 
-from equitar.display import Display, Displayed
+from equitar.display import Overview, Table, samples_table
 from equitar.errors import PlanError, SourceError
 from equitar.loading.execution import Execution
 from equitar.loading.position import SharedPosition
 from equitar.loading.request import Request
 from equitar.loading.state import State, check_state, summaries_in
 from equitar.misuse import refuse_resharding, warn_of_batching_workers, warn_of_plan_in_worker
-from equitar.planning.plan import Plan
+from equitar.planning.plan import Composition, Plan, SmallSources
 from equitar.planning.recipes import Exact
 from equitar.planning.weights import Weights
 from equitar.progress import Position, checked_epoch
@@ -62,7 +62,7 @@ _PUBLIC = (
 )
 
 
-class Batches(Displayed, wds.DataPipeline):  # type: ignore[misc]  # webdataset has no types
+class Batches(Overview, wds.DataPipeline):  # type: ignore[misc]  # webdataset has no types
     """Batches, or single samples, of a plan; returned by `debiased`, `mixed` and `exact`.
 
     It is an `IterableDataset`: use it in `equitar.Loader`, or in ``DataLoader(batches, batch_size=None)`` with `set_epoch`
@@ -83,7 +83,7 @@ class Batches(Displayed, wds.DataPipeline):  # type: ignore[misc]  # webdataset 
         result.__dict__.update(self.__dict__, _execution=self._execution.copied())
         return result
 
-    def _display(self) -> Display:
+    def _overview(self) -> tuple[str, list[Table]]:
         request, plan = self._execution.request, self._execution.latest_plan
         resolved = request.resolved_already
         words = [
@@ -98,7 +98,7 @@ class Batches(Displayed, wds.DataPipeline):  # type: ignore[misc]  # webdataset 
         samples: dict[str, int | None] = dict.fromkeys(source.name for source in request.sources)
         if resolved is not None:
             samples |= {supply.name: int(supply.num_rows.sum()) for supply in resolved.supplies}
-        return Display((f"Batches({', '.join(words)})",), samples)
+        return f"Batches({', '.join(words)})", [samples_table(samples)]
 
     def __dir__(self) -> list[str]:
         return [*(name for name in super().__dir__() if name.startswith("_")), *_PUBLIC]
@@ -325,11 +325,13 @@ def adjusted(
     labels_shared: bool | None = None,
     steps: int | None = None,
     weights: Weights | None = None,
+    small_sources: SmallSources | None = None,
+    composition: Composition | None = None,
 ) -> Batches:
     """Return batches with other arguments; None keeps what they have. With `world_size`, they are those of rank 0.
 
     Raises:
-        PlanError: If steps or weights are given to `exact`, which has none.
+        PlanError: If an argument is given that their builder does not have.
     """
     request = execution_of(batches).request
     given = {"batch_size": batch_size, "seed": seed, "shuffle": shuffle, "repeat": repeat}
@@ -337,10 +339,13 @@ def adjusted(
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if world_size is not None:
         changes["ranks"] = RankChoice.of(0, world_size)
-    of_recipe = {name: value for name, value in (("steps", steps), ("weights", weights)) if value is not None}
+    of_recipe = {"steps": steps, "weights": weights, "small_sources": small_sources, "composition": composition}
+    of_recipe = {name: value for name, value in of_recipe.items() if value is not None}
     recipe: Any = request.recipe
-    if of_recipe and isinstance(recipe, Exact):
-        raise PlanError(f"`exact` goes through every sample once and takes no `{next(iter(of_recipe))}`; leave it out")
+    for name in of_recipe:
+        if not hasattr(recipe, name):
+            what = "goes through every sample once and takes" if isinstance(recipe, Exact) else "takes"
+            raise PlanError(f"`{type(recipe).__name__.lower()}` {what} no `{name}`; leave it out")
     if of_recipe:
         changes["recipe"] = replace(recipe, **of_recipe)
     return Batches(replace(request, **changes)) if changes else batches

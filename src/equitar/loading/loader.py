@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from equitar.agreement import compare_over_ranks
 from equitar.checks import check_integer
-from equitar.display import Display, Displayed, display_of
+from equitar.display import Overview, Table, overview_of
 from equitar.errors import PlanError, SidecarError
 from equitar.loading.batches import Batches, execution_of, own_copy
 from equitar.loading.execution import Execution
@@ -57,7 +57,7 @@ def _unchanged(batch: Any) -> Any:
     return batch
 
 
-class Loader(Displayed, DataLoader[Any]):
+class Loader(Overview, DataLoader[Any]):
     """Loads batches through workers; the arguments are torch's own.
 
     The epoch advances by itself with the last batch of a pass; a pass that is broken off begins again where it began, even if that
@@ -135,11 +135,9 @@ class Loader(Displayed, DataLoader[Any]):
         self._is_placed = False  # an epoch was set or a state loaded
         self._reweighted: Request | None = None  # to continue with at the next iterator
 
-    def _display(self) -> Display:
-        (title,), samples = display_of(self._recorded.batches)
-        return Display(
-            (f"Loader(num_workers={self.num_workers}, epoch {self.epoch}, step {self.step})", title), samples
-        )
+    def _overview(self) -> tuple[str, list[Table]]:
+        title, tables = overview_of(self._recorded.batches)
+        return f"Loader(num_workers={self.num_workers}, epoch {self.epoch}, step {self.step})\n  {title}", tables
 
     def __dir__(self) -> list[str]:
         return [*(name for name in super().__dir__() if name.startswith("_")), *_PUBLIC]

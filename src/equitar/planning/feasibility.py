@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from equitar.errors import PlanError
 from equitar.planning.line import most_of
@@ -18,7 +19,14 @@ from equitar.planning.repeat_factors import ONE
 from equitar.planning.supply import Supply
 from equitar.planning.weights import Changes, Passes, Weights
 
+LEAVE_OUT = '`small_sources="leave_out"` (`--small-sources leave_out`)'
+MIXED = "`mixed` (`--mixed`)"
 _ALL_TRIED = 64  # batch sizes that are all tried, where the largest that works is wanted
+
+
+class _Problem(NamedTuple):
+    text: str
+    instead: str = ""  # what helps without a smaller batch
 
 
 def checked_supplies(supplies: Sequence[Supply]) -> list[Supply]:
@@ -64,22 +72,24 @@ def check_debiased(
         accumulation_steps: Steps in which a batch of the plan is handed out; the `batch_size` in errors is that of a step.
     """
 
-    def problem_at(batch_size: int) -> str | None:
+    def problem_at(batch_size: int) -> _Problem | None:
         world = replace(spec, batch_size=batch_size * accumulation_steps)
         ranks = _ranks_in_words(world, accumulation_steps)
         supplies, phases = phases_at(world.global_batch)
         if not supplies:
-            return f"no source has the {world.global_batch} samples of one global batch{ranks}"
+            return _Problem(f"no source has the {world.global_batch} samples of one global batch{ranks}")
+        if by_size and any(supply.copies < world.global_batch for supply in supplies):
+            return _small_sources(supplies, world.global_batch, ranks)
         quotas = [sum(column) for column in zip(*(phase.quotas for phase in phases), strict=True)]
         wanted = [max(column) > 0 for column in zip(*(phase.wanted for phase in phases), strict=True)]
         in_pass = [supply.copies // world.global_batch * world.global_batch for supply in supplies]
         most = most_of(supplies, [quota * world.global_batch for quota in quotas], in_pass)
         for supply, quota, copies, is_wanted in zip(supplies, quotas, most, wanted, strict=True):
-            needed = world.global_batch if by_size else 0
-            problem = _problem(supply, quota, copies, needed, ranks, is_wanted=is_wanted)
+            problem = _problem(supply, quota, copies, ranks, is_wanted=is_wanted)
             if problem:
                 return problem
-        return None if phases[-1].stop else f"the sources together give no global batch of {world.global_batch}{ranks}"
+        none = _Problem(f"the sources together give no global batch of {world.global_batch}{ranks}")
+        return None if phases[-1].stop else none
 
     _raise_with_fix(problem_at, spec.batch_size // accumulation_steps)
 
@@ -100,33 +110,46 @@ def check_mixed(
         is_drawn: Whether quotas are drawn: then each source must be able to give whole epochs, or the next draw may not fit.
     """
 
-    def problem_at(batch_size: int) -> str | None:
+    def problem_at(batch_size: int) -> _Problem | None:
         world = replace(spec, batch_size=batch_size)
+        ranks = _ranks_in_words(world)
         quotas = quota_at(world.global_batch)
         steps = sum(quotas) // world.global_batch
         if not steps:
-            return f"the sources have fewer than the {world.global_batch} samples of one global batch{_ranks_in_words(world)}"
+            return _Problem(f"the sources have fewer than the {world.global_batch} samples of one global batch{ranks}")
         in_pass = [supply.copies for supply in supplies]
         for supply, most in zip(supplies, most_of(supplies, quotas, in_pass), strict=True):
             if is_drawn and supply.copies < world.global_batch:
-                needed = f"one global batch needs {world.global_batch}{_ranks_in_words(world)}"
-                return f"source {supply.name!r} has {supply.copies} samples but {needed}"
+                needed = f"one global batch needs {world.global_batch}{ranks}"
+                return _Problem(f"source {supply.name!r} has {supply.copies} samples but {needed}")
             if most > steps:
-                return f"source {supply.name!r} has up to {most} copies of a sample but {steps} global batches{_ranks_in_words(world)}"
+                batches = f"{steps} global batches{ranks}"
+                return _Problem(f"source {supply.name!r} has up to {most} copies of a sample but {batches}")
         return None
 
     _raise_with_fix(problem_at, spec.batch_size)
 
 
-def _problem(supply: Supply, quota: int, most: int, needed: int, ranks: str, *, is_wanted: bool) -> str | None:
+def _small_sources(supplies: Sequence[Supply], needed: int, ranks: str) -> _Problem:
+    """Return the problem of sources that have fewer copies than a global batch needs."""
+    small = [supply for supply in supplies if supply.copies < needed]
+    kind = "samples" if small[0].largest <= ONE else "copies"
+    text = f"source {small[0].name!r} has {small[0].copies} {kind} but one global batch needs {needed}{ranks}"
+    if len(small) > 1:
+        text += f", and {len(small) - 1} more of {len(supplies)} sources have too few"
+    can_be_mixed = sum(supply.copies for supply in supplies) >= needed
+    instead = [LEAVE_OUT] * (len(small) < len(supplies)) + [MIXED] * can_be_mixed
+    return _Problem(text, f"use {' or '.join(instead)}" if instead else "")
+
+
+def _problem(supply: Supply, quota: int, most: int, ranks: str, *, is_wanted: bool) -> _Problem | None:
     """Return what is wrong with one source of a debiased plan."""
-    if supply.copies < needed:
-        kind = "samples" if supply.largest <= ONE else "copies"
-        return f"source {supply.name!r} has {supply.copies} {kind} but one global batch needs {needed}{ranks}"
     if not quota and is_wanted:
-        return f"source {supply.name!r} has a weight but its share of the steps rounds to none; raise it or `steps`"
+        fix = "raise it or `steps`"
+        return _Problem(f"source {supply.name!r} has a weight but its share of the steps rounds to none; {fix}")
     if most > quota:
-        return f"source {supply.name!r} has up to {most} copies of a sample but {quota} global batches an epoch{ranks}"
+        batches = f"{quota} global batches an epoch{ranks}"
+        return _Problem(f"source {supply.name!r} has up to {most} copies of a sample but {batches}")
     return None
 
 
@@ -135,17 +158,17 @@ def _ranks_in_words(spec: PlanSpec, accumulation_steps: int = 1) -> str:
     return f" ({spec.world_size} ranks x {spec.batch_size // accumulation_steps}{held})"
 
 
-def _raise_with_fix(problem_at: Callable[[int], str | None], batch_size: int) -> None:
+def _raise_with_fix(problem_at: Callable[[int], _Problem | None], batch_size: int) -> None:
     """Raise what is wrong at the batch size of a plan, with a smaller one at which nothing is."""
     problem = problem_at(batch_size)
     if problem is None:
         return
     largest = largest_that_fits(lambda smaller: problem_at(smaller) is None, batch_size)
     if largest:
-        raise PlanError(f"{problem}; lower `batch_size` to at most {largest}")
-    raise PlanError(
-        f"{problem}; no smaller `batch_size` helps: repeat less (`cap`, a lower threshold) or leave the source out"
-    )
+        instead = f"{problem.instead}, or " if problem.instead else ""
+        raise PlanError(f"{problem.text}; {instead}lower `batch_size` to at most {largest}")
+    instead = problem.instead or "repeat less (`cap`, a lower threshold) or leave the source out"
+    raise PlanError(f"{problem.text}; no smaller `batch_size` helps: {instead}")
 
 
 def largest_that_fits(fits: Callable[[int], bool], too_large: int) -> int:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from equitar.arrays import Int64
 from equitar.checks import check_integer
-from equitar.display import Display, Displayed
+from equitar.display import Overview, Table, samples_table
 from equitar.errors import PlanError
 from equitar.planning.line import most_of
 from equitar.planning.passes import PassPosition, PassStart
@@ -124,7 +124,7 @@ SmallSources: TypeAlias = Literal["error", "leave_out"]
 Composition: TypeAlias = Literal["stratified", "independent"]
 
 
-class DisplayedPlan(Displayed):
+class DisplayedPlan(Overview):
     """What plans show of themselves."""
 
     spec: PlanSpec
@@ -132,10 +132,10 @@ class DisplayedPlan(Displayed):
     global_batch: int
     account: tuple[SourceAccount, ...]
 
-    def _display(self) -> Display:
+    def _overview(self) -> tuple[str, list[Table]]:
         steps = counted(self.num_steps, "step")
         title = f"{type(self).__name__}(epoch {self.spec.epoch}, {steps}, global batch {self.global_batch})"
-        return Display((title,), {source.name: source.quota for source in self.account})
+        return title, [samples_table({source.name: source.quota for source in self.account})]
 
 
 class Plan(Protocol):

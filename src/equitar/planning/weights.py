@@ -15,6 +15,7 @@ from equitar.checks import check_integer, plain_number
 from equitar.errors import PlanError
 from equitar.planning.repeat_factors import power_of
 from equitar.planning.supply import Supply
+from equitar.text import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,11 @@ def check_names(numbers: Mapping[str, object], names: Collection[str], what: str
     """Raise PlanError if a source has no number, or a number no source; those left out may have one or not."""
     known, optional = set(names), set(left_out)
     missing = [f"{name!r} has none" for name in names if name not in numbers and name not in optional]
-    unknown = [f"{name!r} is not a source" for name in numbers if name not in known and name not in optional]
+    unknown = [
+        f"{name!r}{did_you_mean(name, names)} is not a source"
+        for name in numbers
+        if name not in known and name not in optional
+    ]
     if missing or unknown:
         problem = " and ".join([*missing[:1], *unknown[:1]])
         raise PlanError(f"`{what}` must have one number for each of the sources {', '.join(names)}; {problem}")

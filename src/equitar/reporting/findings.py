@@ -8,10 +8,11 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from equitar.arrays import Float64
+from equitar.planning.feasibility import LEAVE_OUT, MIXED
 from equitar.reporting.preview import Preview
 from equitar.reporting.report import Report
 from equitar.reporting.stats import ClassStats
-from equitar.text import listed
+from equitar.text import counted, listed
 
 Level: TypeAlias = Literal["problem", "look", "note"]
 LEVELS: tuple[Level, ...] = ("problem", "look", "note")
@@ -227,13 +228,25 @@ def _plan_findings(report: Report) -> Iterator[Finding]:
 def _never_drawn(report: Report, plan: Preview) -> Iterator[Finding]:
     drawn = {source.name for source in plan.sources if source.samples}
     needed = plan.batch_size * plan.world_size
-    for source in report.stats.sources:
-        if source.name not in drawn:
+    without = [source for source in report.stats.sources if source.name not in drawn]
+    small = [source for source in without if source.pass_copies < needed]
+    if small:
+        most = max(small, key=lambda source: source.pass_copies)
+        names = f"{counted(len(small), 'source')} never drawn: {listed([source.name for source in small])}"
+        yield Finding(
+            "never-drawn",
+            "problem",
+            f"{names}; a global batch has {needed:,} samples, a pass of {most.name} has {most.pass_copies:,.0f} samples",
+            f"Sources that are smaller than a global batch are left out by {LEAVE_OUT}. To draw them, use {MIXED}, lower the "
+            "batch size, or merge similar sources.",
+        )
+    for source in without:
+        if source not in small:
             yield Finding(
                 "never-drawn",
-                "problem" if source.pass_copies < needed else "look",  # enough for a batch, but its weight is 0
-                f"source {source.name} is never drawn: a pass of it has {source.pass_copies:,.0f} samples, one global batch {needed:,}",
-                "Lower the batch size, give it a weight, merge it with a similar source, or leave it out on purpose.",
+                "look",
+                f"source {source.name} is never drawn: its weight is 0, or its share of the steps rounds to none",
+                "Give it a weight, take more steps, or leave it out on purpose.",
             )
 
 
@@ -278,7 +291,7 @@ def _few_batches(plan: Preview) -> Iterator[Finding]:
                 "look",
                 f"source {source.name} is drawn at {source.batches} of {plan.steps:,} steps",
                 "Too few for a reliable loss of this source. Lower the batch size, raise its weight, or mix sources within "
-                "batches.",
+                f"batches: {MIXED}.",
             )
 
 

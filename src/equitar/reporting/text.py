@@ -56,8 +56,8 @@ def _fields(value: Any) -> Mapping[str, Any]:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
-def stats_text(stats: Stats, plot: str | None = None) -> str:
-    """Return statistics as tables; `plot` is the file that they were drawn into."""
+def stats_text(stats: Stats, plot: str | None = None, *, all_classes: bool = False) -> str:
+    """Return statistics as tables, of the rarest and commonest classes or of all; `plot` is the file that they were drawn into."""
     rows = [("source", "shards", "samples", "MB", "labels", "classes", "share", "passes", "copies", "share after")]
     rows += [
         (
@@ -80,11 +80,15 @@ def stats_text(stats: Stats, plot: str | None = None) -> str:
     parts = [table(rows), f"epoch    {stats.samples:,} samples; {after}"]
     if stats.id_overlap is not None:
         parts.append(f"look     {stats.id_overlap}; pass --shared-ids if an id is the same class in all")
-    parts += [_classes_text(stats.classes)] if stats.classes else ["classes  none: indexed without labels"]
+    parts += (
+        [_classes_text(stats.classes, all_classes=all_classes)]
+        if stats.classes
+        else ["classes  none: indexed without labels"]
+    )
     return "\n\n".join([*parts, *([f"plot     {plot}"] if plot else [])])
 
 
-def _classes_text(classes: ClassStats) -> str:
+def _classes_text(classes: ClassStats, *, all_classes: bool) -> str:
     names, samples, factors = classes.names, classes.samples, classes.factors
     lines = [f"classes  {len(names):,} with samples, {classes.without_samples:,} without"]
     if not names:
@@ -96,7 +100,8 @@ def _classes_text(classes: ClassStats) -> str:
             f"r(c) > 1 {(factors > 1).sum():,} classes; the largest is {factors[largest]:.2f} ({names[largest]})"
         )
     half = _LISTED // 2
-    shown = range(len(names)) if len(names) <= _LISTED else [*range(half), *range(len(names) - half, len(names))]
+    is_short = all_classes or len(names) <= _LISTED
+    shown = range(len(names)) if is_short else [*range(half), *range(len(names) - half, len(names))]
     rows = [("class", "samples", "frequency", "r(c)", "copies", "copies / samples")]
     for row in shown:
         factor = "-" if factors is None else f"{factors[row]:.2f}"
