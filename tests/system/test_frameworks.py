@@ -225,7 +225,9 @@ class IterableDatasetShard(IterableDataset[Any]):
 def refused(loader: Any) -> str:
     with pytest.raises(PlanError, match=TELLS) as caught:
         list(loader)
-    traceback.clear_frames(caught.tb)  # a DataLoader that only the garbage collector frees waits five seconds for each worker
+    traceback.clear_frames(
+        caught.tb
+    )  # a DataLoader that only the garbage collector frees waits five seconds for each worker
     return str(caught.value)
 
 
