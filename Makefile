@@ -54,10 +54,12 @@ bench: $(STAMP)  ## measure samples/s beside plain webdataset: a few minutes
 	$(BIN)/python benchmarks/bench_index.py
 	$(BIN)/python benchmarks/plots.py
 
-bench-scale: $(STAMP)  ## measure planning 2 billion samples, resuming, and samplers
+bench-scale: $(STAMP)  ## measure planning 2 billion samples, resuming, refusals and samplers
 	$(BIN)/python benchmarks/bench_plan.py
 	$(BIN)/python benchmarks/bench_resume.py
 	$(BIN)/python benchmarks/bench_samplers.py
+	$(BIN)/python benchmarks/bench_refusals.py
+	$(BIN)/python benchmarks/bench_restart.py
 
 bench-workers: $(STAMP)  ## measure the first batch, tensors through workers, and what workers hold in memory
 	$(BIN)/python benchmarks/bench_first.py

@@ -105,6 +105,20 @@ def test_samplers_are_measured_by_what_they_give(monkeypatch: pytest.MonkeyPatch
     assert [float(row["value"]) >= 2900 for row in rows if row["metric"] == "copies"] == [True]
 
 
+def test_a_refusal_names_the_largest_batch_size_for_every_kind_of_weights(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = written(monkeypatch, tmp_path, "bench_refusals")
+    named = {float(row["value"]) for row in rows if row["metric"] == "batch_size named"}
+    assert named == {300.0}  # what the smallest of its sources has
+
+
+def test_a_changed_run_is_measured_by_what_comes_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rows = written(monkeypatch, tmp_path, "bench_restart")
+    assert {float(row["value"]) for row in rows if row["metric"] == "seen again %"} == {0.0}
+    assert {float(row["value"]) > 0 for row in rows if row["metric"] == "given up"} == {True}
+
+
 def test_offsets_are_measured_on_disk_and_over_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rows = written(monkeypatch, tmp_path, "bench_offsets")
     seconds = {row["contender"] for row in rows if row["metric"] == "seconds"}
