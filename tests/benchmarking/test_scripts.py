@@ -109,8 +109,9 @@ def test_a_refusal_names_the_largest_batch_size_for_every_kind_of_weights(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rows = written(monkeypatch, tmp_path, "bench_refusals")
-    named = {float(row["value"]) for row in rows if row["metric"] == "batch_size named"}
-    assert named == {300.0}  # what the smallest of its sources has
+    named = {row["contender"]: float(row["value"]) for row in rows if row["metric"] == "batch_size named"}
+    assert named["by size"] == 300  # what the smallest of its sources has
+    assert all(0 < size <= 300 for size in named.values())
 
 
 def test_a_changed_run_is_measured_by_what_comes_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
