@@ -286,7 +286,8 @@ def _local_batches(plan: Preview) -> Iterator[Finding]:
     local = [each for each in plan.locality if min(_mixing(each)) < _LOCAL]
     if not local:
         return
-    worst = min(local, key=lambda each: (_mixing(each).classes, _mixing(each).shards))
+    # Few classes are known to matter; few shards may.
+    worst = min(local, key=lambda each: (each.classes is None, _mixing(each)))
     held, drawn = f"{worst.shards:,.1f} shards", f"{worst.random_shards:,.1f}"
     if worst.classes is not None and worst.random_classes is not None:
         held += f" and {worst.classes:,.1f} classes"
