@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
 from equitar.reporting.stats import ClassStats, Stats
@@ -147,7 +148,9 @@ def letters_of(names: Sequence[str]) -> list[str]:
     (['c', 's'], ['A', 'B'])
     """
     initials = [name[0] for name in names]
-    return initials if len(set(initials)) == len(names) else [chr(ord("A") + name % 26) for name in range(len(names))]
+    if len(set(initials)) == len(names):
+        return initials
+    return [ascii_letters[(number + 26) % 52] for number in range(len(names))]  # capitals first
 
 
 def _strip(preview: Preview) -> str:
