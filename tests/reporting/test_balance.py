@@ -25,7 +25,9 @@ def rows_of(sizes: Sequence[int], first: int = 0) -> list[list[int]]:
     labels = range(first, first + len(sizes))
     shared = [[label, label + 1] for label in labels[:-1]]
     alone = [
-        [label] for label, size in zip(labels, sizes, strict=True) for _ in range(size - sum(label in row for row in shared))
+        [label]
+        for label, size in zip(labels, sizes, strict=True)
+        for _ in range(size - sum(label in row for row in shared))
     ]
     return [*alone, *shared, [], [], []]
 
@@ -47,9 +49,14 @@ class Naive:
         factor = {label: min(cap, max(1.0, (threshold * len(rows) / samples[label]) ** 0.5)) for label in labels}
         of_rows = [max((factor[label] for label in row), default=1.0) for row in rows]
         copies = {label: sum(r for r, row in zip(of_rows, rows, strict=True) if label in row) for label in labels}
-        groups = [[label for label in labels if low <= samples[label] <= high] for low, high in ((1, 10), (11, 100), (101, 10**9))]
+        groups = [
+            [label for label in labels if low <= samples[label] <= high]
+            for low, high in ((1, 10), (11, 100), (101, 10**9))
+        ]
         self.total = sum(of_rows)
-        self.times = [sum(copies[label] / samples[label] for label in group) / len(group) if group else None for group in groups]
+        self.times = [
+            sum(copies[label] / samples[label] for label in group) / len(group) if group else None for group in groups
+        ]
         holds_rare = [any(label in groups[0] for label in row) for row in rows]
         self.rare_share = sum(r for r, rare in zip(of_rows, holds_rare, strict=True) if rare) / self.total
         shares = [number / sum(copies.values()) for number in copies.values()]
@@ -67,7 +74,9 @@ class Naive:
         ([[[0]] * 200], ("rare", "common")),
     ],
 )
-def test_every_threshold_brings_what_a_naive_count_says(tmp_path: Path, parts: list[Rows], empty: Sequence[str]) -> None:
+def test_every_threshold_brings_what_a_naive_count_says(
+    tmp_path: Path, parts: list[Rows], empty: Sequence[str]
+) -> None:
     sources = [write(tmp_path, f"s{number}", part) for number, part in enumerate(parts)]
     together = [row for part in parts for row in part]
     outcomes = report_of(sources, repeat=0.07).thresholds
@@ -86,7 +95,9 @@ def test_every_threshold_brings_what_a_naive_count_says(tmp_path: Path, parts: l
         assert outcome.balance.ratio == pytest.approx(expected.ratio, rel=1e-5)
 
 
-def test_samples_of_rare_classes_are_a_larger_share_and_classes_more_even_the_higher_the_threshold(tmp_path: Path) -> None:
+def test_samples_of_rare_classes_are_a_larger_share_and_classes_more_even_the_higher_the_threshold(
+    tmp_path: Path,
+) -> None:
     rows = [[label] for label, size in enumerate(SIZES) for _ in range(size)]
     balances = [outcome.balance for outcome in report_of([write(tmp_path, "s", rows)]).thresholds]
     assert None not in balances

@@ -98,7 +98,9 @@ class Page(HTMLParser):
             self._rows[-1][-1] += data
 
     def column(self, table: str, name: str) -> list[str]:
-        head, *rows = [row for row in self.tables[table] if row[0] or len(row) > 3]  # without what stands over the heads
+        head, *rows = [
+            row for row in self.tables[table] if row[0] or len(row) > 3
+        ]  # without what stands over the heads
         return [row[head.index(name)] for row in rows]
 
     def floats(self, table: str, name: str) -> list[float]:
@@ -161,7 +163,9 @@ def test_sources_are_those_of_stats_and_preview(sources: list[Source], shown: Pa
     assert shown.floats(table, "most copies") == [source.most for source in planned_epoch.sources]
     by_repeats, by_weights = shown.floats(table, "extra by repeats"), shown.floats(table, "extra by weights")
     in_pass = [source.copies / source.passes for source in actual.sources]
-    assert by_repeats == pytest.approx([copies - source.samples for copies, source in zip(in_pass, actual.sources, strict=True)])
+    assert by_repeats == pytest.approx(
+        [copies - source.samples for copies, source in zip(in_pass, actual.sources, strict=True)]
+    )
     assert by_weights == [0, 0]
     assert (int(shown.numbers["steps"]), int(shown.numbers["global-batch"])) == (planned_epoch.steps, 8)
     assert int(shown.numbers["emitted"]) == sum(source.samples for source in planned_epoch.sources)

@@ -63,7 +63,9 @@ def balance_of(samples: Int64, copies: Float64, *, rare_copies: float, total: fl
     bits = float(-(shares * np.log2(shares)).sum())
     is_in = [groups == group for group in range(len(GROUPS))]
     return Balance(
-        times=tuple(float((copies[of_group] / samples[of_group]).mean()) if of_group.any() else None for of_group in is_in),
+        times=tuple(
+            float((copies[of_group] / samples[of_group]).mean()) if of_group.any() else None for of_group in is_in
+        ),
         rare_share=rare_copies / total if total else 0.0,
         bits=bits,
         evenness=bits / float(np.log2(len(samples))) if len(samples) > 1 else 1.0,
@@ -86,7 +88,9 @@ def joined_classes(names: Sequence[str], counts: Sequence[ClassCounts]) -> tuple
     return list(column_of), columns
 
 
-def summed_by_class(num_classes: int, columns: Sequence[Int64], numbers: Sequence[Float64] | Sequence[Int64]) -> Float64:
+def summed_by_class(
+    num_classes: int, columns: Sequence[Int64], numbers: Sequence[Float64] | Sequence[Int64]
+) -> Float64:
     """Return the sum of numbers of the classes of each source by the classes of all, (num_classes,)."""
     sums = np.zeros(num_classes)
     for column, of_source in zip(columns, numbers, strict=True):

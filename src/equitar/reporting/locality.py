@@ -109,6 +109,8 @@ def _classes_of(samples: PlannedSamples, of_sources: Sequence[SourceClasses | No
         if classes is None:
             return np.nan, np.nan
         absent = absent * (1 - classes.shares) ** int(is_own.sum())
-        for shard in np.unique(samples.shard[is_own]).tolist():
-            held.append(classes.of_rows(shard, samples.row[is_own & (samples.shard == shard)]))
+        held += [
+            classes.of_rows(shard, samples.row[is_own & (samples.shard == shard)])
+            for shard in np.unique(samples.shard[is_own]).tolist()
+        ]
     return len(np.unique(np.concatenate(held))), float((1 - absent).sum())

@@ -398,7 +398,9 @@ class RowMemory:
 
     def _keep(self, key: tuple[str, int, int], numbers: Int64) -> None:
         lowest, highest = int(numbers.min(initial=0)), int(numbers.max(initial=0))
-        small = numbers.astype(np.result_type(np.min_scalar_type(lowest), np.min_scalar_type(highest)))  # mostly 4 bytes
+        small = numbers.astype(
+            np.result_type(np.min_scalar_type(lowest), np.min_scalar_type(highest))
+        )  # mostly 4 bytes
         num_bytes = small.nbytes + _ENTRY_BYTES
         if self.num_bytes + num_bytes <= _ROW_BYTES:
             self._kept[key] = small

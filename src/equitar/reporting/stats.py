@@ -259,7 +259,7 @@ class CopyCounter:
         counts = [of_source for _, of_source, _, _ in labelled]
         names, columns = joined_classes([name for name, _, _, _ in labelled], counts)
 
-        def summed(numbers: Sequence[Float64]) -> Float64:
+        def summed(numbers: Sequence[Float64] | Sequence[Int64]) -> Float64:
             return summed_by_class(len(names), columns, numbers)
 
         samples = summed([of_source.num_samples for of_source in counts]).astype(np.int64)

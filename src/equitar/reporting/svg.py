@@ -43,7 +43,9 @@ def class_plot(classes: ClassStats) -> str:
             axes.xaxis.set_major_formatter(_tick_text)
 
     columns = zip(classes.names, classes.samples.tolist(), classes.copies.tolist(), strict=True)
-    titles = [f"{_title(name)}: {counted(samples, 'sample')}, {copies:,.1f} copies" for name, samples, copies in columns]
+    titles = [
+        f"{_title(name)}: {counted(samples, 'sample')}, {copies:,.1f} copies" for name, samples, copies in columns
+    ]
     if len(titles) > _FEW:
         return _svg("classes", draw, _of_points(titles, classes.copies))
     bars = {f"{kind}-{number}": [title] for number, title in enumerate(titles) for kind in (SAMPLES, COPIES)}
@@ -72,7 +74,10 @@ def factor_plot(classes: ClassStats) -> str:
             axes.plot(classes.frequency[order], factors[order], color=BEFORE, linewidth=2, label="repeat factor r(c)")
         axes.set_xscale("log")
         axes.set_yscale("log")
-        low, high = float(times.min(where=drawn, initial=1)), float(max(times.max(), 1 if factors is None else factors.max(), 2))
+        low, high = (
+            float(times.min(where=drawn, initial=1)),
+            float(max(times.max(), 1 if factors is None else factors.max(), 2)),
+        )
         axes.set_ylim(0.8 * low, 1.6 * high)
         axes.xaxis.set_major_formatter(_tick_text)
         axes.yaxis.set_major_formatter(_tick_text)

@@ -45,14 +45,17 @@ class LabelledRows:
     is_rare: NDArray[np.bool_]  # which classes are rare over all sources, (classes,)
     first: Float64  # how many rows have each class first, (classes,), selection counted
     rare_first: Float64  # of these, how many hold a rare class, (classes,)
-    others: Float64  # sum of r(I) over the rows that have a class, but not first, (thresholds, classes), selection counted
+    others: (
+        Float64  # sum of r(I) over the rows that have a class, but not first, (thresholds, classes), selection counted
+    )
     unlabelled: float = 0.0  # how many have no label, selection counted
     numbers: Int64 = field(default_factory=lambda: np.zeros(1, np.int64))  # how many have 0, 1, 2, ... labels
     heaviest: float = 0.0  # largest number by which the selection multiplies a row
 
     def copies(self, threshold: int) -> Float64:
         """Return the copies of samples with each class at a threshold, by its index, (classes,)."""
-        return (self.first * self.factors[threshold] + self.others[threshold]) / ONE
+        result: Float64 = (self.first * self.factors[threshold] + self.others[threshold]) / ONE
+        return result
 
 
 class ThresholdOutcome(NamedTuple):
@@ -139,8 +142,9 @@ class LabelledRowCounter:
         sums.rare_first += np.bincount(first[holds_rare], weight[holds_rare], minlength=len(sums.first))
         is_other = labels != first[row_of]
         of_rows, of_labels = row_of[is_other], labels[is_other]
-        for others, factors in zip(sums.others, sums.factors, strict=True) if len(of_rows) else ():
-            others += np.bincount(of_labels, (factors[first] * weight)[of_rows], minlength=len(others))
+        for threshold, factors in enumerate(sums.factors if len(of_rows) else ()):
+            copies = np.bincount(of_labels, (factors[first] * weight)[of_rows], minlength=len(sums.first))
+            sums.others[threshold] += copies
         sums.unlabelled += float(weight[first < 0].sum())
         sums.numbers = summed([sums.numbers, np.bincount(np.diff(presence.indptr))])
         sums.heaviest = max(sums.heaviest, float(weight.max(initial=0)))
