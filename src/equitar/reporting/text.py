@@ -21,6 +21,7 @@ def stats_json(stats: Stats) -> dict[str, Any]:
     classes = stats.classes
     return {
         "repeat": stats.repeat,
+        "ids": stats.ids,
         "id_overlap": None if stats.id_overlap is None else stats.id_overlap._asdict(),
         "samples": stats.samples,
         "copies": stats.copies,
@@ -46,9 +47,14 @@ def plan_json(preview: Preview) -> dict[str, Any]:
     names = [source.name for source in preview.sources]
     schedules = [[names[step] for step in steps.tolist()] for steps in preview.schedule or ()]
     return {
-        **{name: value for name, value in _fields(preview).items() if name not in ("schedule", "sources", "consumers")},
+        **{
+            name: value
+            for name, value in _fields(preview).items()
+            if name not in ("schedule", "sources", "consumers", "locality")
+        },
         "sources": [_fields(source) for source in preview.sources],
         "consumers": [consumer._asdict() for consumer in preview.consumers],
+        "locality": [locality._asdict() for locality in preview.locality],
         "schedule": schedules[0] if len(schedules) == 1 else schedules or None,
     }
 
