@@ -12,6 +12,7 @@ import pytest
 
 from equitar.planning.repeat_factors import IdOverlap
 from equitar.reporting.findings import findings_of
+from equitar.reporting.locality import Locality
 from equitar.reporting.preview import Consumer, Preview, SourcePreview
 from equitar.reporting.report import Report
 from equitar.reporting.stats import ClassStats, SourceStats, Stats
@@ -22,6 +23,7 @@ STATS = SourceStats(
     name="cc3m", listed="cc3m-{0..19}.tar", summary="ab", shards=20, bytes=10**9, rows=10_000, samples=10_000, labels=10_000,
     classes=3, unlabelled=0, pass_copies=10_000, passes=1, copies=10_000, share_before=0.5, share_after=0.5,
 )  # fmt: skip
+LOCALITY = Locality("cc3m", 16, 12.0, 19.2, 2.9, 3.0)
 TAKEN = SourcePreview(name="cc3m", samples=9_984, batches=39, share=0.5, passes=0.998, remainder=16, most=1)
 
 
@@ -39,18 +41,21 @@ def report(
 ) -> Report:
     """Return an ordinary report of the sources sbu and cc3m, apart from what is given of cc3m, the plan and the classes."""
     counts = np.array(samples)
+    emitted = counts * np.array(factors or 1.0) if copies is None else np.array(copies, np.float64)
     classes = ClassStats(
         names=("rare", "usual", "common"),
         samples=counts,
         frequency=counts / 1000,
         factors=None if factors is None else np.array(factors),
-        copies=counts * np.array(factors or 1.0) if copies is None else np.array(copies),
+        pass_copies=emitted,
+        copies=emitted,
         without_samples=without_samples,
     )
     preview = Preview(
         epoch=0, steps=78, batch_size=64, world_size=4, num_workers=2, plan_workers=2, seed=0, digest="cd",
         sources=(replace(TAKEN, name="sbu"), replace(TAKEN, **(taken or {}))), schedule=None,
         consumers=tuple(Consumer(index // 2, index % 2, 39, 5, 2496, 10**6) for index in range(8)), num_consumers=8, counted_steps=78,
+        locality=(LOCALITY,),
     )  # fmt: skip
     return Report(
         stats=Stats(
@@ -81,6 +86,11 @@ ODD = {
         report(plan={"consumers": (*(Consumer(0, 0, 9, 1, 64, 10) for _ in range(3)), Consumer(1, 0, 9, 1, 64, 40))}),
         "look",
         "worker 0 of rank 1 reads 2.3 times",
+    ),
+    "local-batches": (
+        report(plan={"locality": (LOCALITY._replace(classes=1.2),)}),
+        "look",
+        "a batch of source cc3m holds 12.0 shards and 1.2 classes, a random draw 19.2 and 3.0",
     ),
     "few-shards": (report(source={"shards": 3}), "note", "8 workers share the shards of cc3m (source cc3m has 3)"),
     "one-rank": (report(plan={"world_size": 1}), "note", "a single rank"),
@@ -131,6 +141,8 @@ def test_the_worst_comes_first() -> None:
         (report(source={"passes": 5.0}), "look"),
         (report(factors=(12, 1, 1)), "look"),
         (report(plan={"sources": (replace(TAKEN, name="sbu"),)}), "look"),
+        (report(plan={"locality": (LOCALITY._replace(shards=1.0, classes=None, random_classes=None),)}), "look"),
+        (report(plan={"locality": (LOCALITY._replace(shards=1.0),)}), "note"),
     ],
 )
 def test_what_is_less_bad_is_to_be_looked_at(odd: Report, level: str) -> None:
@@ -150,8 +162,10 @@ def test_many_small_sources_are_one_finding_that_names_what_draws_them() -> None
 
 
 def test_what_passes_lift_is_not_blamed_on_company() -> None:
-    result = findings_of(report(copies=(240, 300, 1500), source={"passes": 3.0}))
-    assert "lifted-by-company" not in [one.kind for one in result]
+    thrice = report(source={"passes": 3.0})
+    assert thrice.stats.classes is not None
+    classes = replace(thrice.stats.classes, copies=3 * thrice.stats.classes.pass_copies)
+    assert findings_of(replace(thrice, stats=replace(thrice.stats, classes=classes))) == []
 
 
 def test_factors_of_a_function_are_not_judged() -> None:

@@ -25,6 +25,7 @@ CLASSES = ClassStats(
     samples=np.arange(1, 10_001),
     frequency=np.arange(1, 10_001).astype(np.float64) / 1e5,
     factors=np.full(10_000, 2.0),
+    pass_copies=np.arange(1, 10_001).astype(np.float64) * 2,
     copies=np.arange(1, 10_001).astype(np.float64) * 2,
     without_samples=0,
 )
@@ -34,7 +35,7 @@ PREVIEW = Preview(
     sources=tuple(
         SourcePreview(name=name, samples=64, batches=1, share=0.001, passes=1.0, remainder=0, most=1) for name in NAMES
     ),
-    schedule=(np.arange(1_000),), consumers=(), num_consumers=2, counted_steps=0,
+    schedule=(np.arange(1_000),), consumers=(), num_consumers=2, counted_steps=0, locality=(),
 )  # fmt: skip
 REPORT = Report(stats=STATS, plan=None, label_numbers=np.arange(3), thresholds=(), arguments=())
 SPEED = Speed(group="read", name=HOSTILE, is_plain=False, rounds=(1.0, 2.0, 9.0), first=None, bytes=1.0, ratio=None)

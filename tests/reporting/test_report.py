@@ -47,15 +47,21 @@ class Page(HTMLParser):
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.tables: dict[str, list[list[str]]] = {}
         self.numbers: dict[str, str] = {}
+        self.findings: list[list[str]] = []  # word and text of each
         self.text = ""
         self._rows: list[list[str]] = []
         self._named = ""
         self._in_data = self._in_cell = False
+        self._in_finding = ""
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         actual = dict(attrs)
         self.elements.append((tag, actual))
+        if actual.get("class") == "level":
+            self._in_finding = "level"
+        elif tag == "p" and self.findings and len(self.findings[-1]) == 1:
+            self._in_finding = "p"
         if tag == "table":
             self._rows = self.tables.setdefault(actual.get("id") or "", [])
         elif tag == "tr":
@@ -83,11 +89,18 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
+        if self._in_finding == "level":
+            self.findings.append([data])
+        elif self._in_finding == "p":
+            self.findings[-1].append(data.removesuffix("."))
+        self._in_finding = ""
         if self._in_cell and not self._in_data:
             self._rows[-1][-1] += data
 
     def column(self, table: str, name: str) -> list[str]:
-        head, *rows = self.tables[table]
+        head, *rows = [
+            row for row in self.tables[table] if row[0] or len(row) > 3
+        ]  # without what stands over the heads
         return [row[head.index(name)] for row in rows]
 
     def floats(self, table: str, name: str) -> list[float]:
@@ -148,8 +161,12 @@ def test_sources_are_those_of_stats_and_preview(sources: list[Source], shown: Pa
     assert shown.floats(table, "passes") == [source.passes for source in planned_epoch.sources]
     assert shown.floats(table, "remainder") == [source.remainder for source in planned_epoch.sources]
     assert shown.floats(table, "most copies") == [source.most for source in planned_epoch.sources]
+    by_repeats, by_weights = shown.floats(table, "extra by repeats"), shown.floats(table, "extra by weights")
     in_pass = [source.copies / source.passes for source in actual.sources]
-    assert shown.floats(table, "copies in a pass") == pytest.approx(in_pass)
+    assert by_repeats == pytest.approx(
+        [copies - source.samples for copies, source in zip(in_pass, actual.sources, strict=True)]
+    )
+    assert by_weights == [0, 0]
     assert (int(shown.numbers["steps"]), int(shown.numbers["global-batch"])) == (planned_epoch.steps, 8)
     assert int(shown.numbers["emitted"]) == sum(source.samples for source in planned_epoch.sources)
     assert planned_epoch.digest in shown.text
@@ -163,10 +180,9 @@ def test_classes_are_those_of_stats(sources: list[Source], shown: Page) -> None:
     assert shown.floats("rarest", "samples") == classes.samples.tolist()
     assert shown.floats("rarest", "frequency") == classes.frequency.tolist()
     assert shown.floats("rarest", "factor") == classes.factors.tolist()
-    assert shown.floats("rarest", "copies") == classes.copies.tolist()
+    assert shown.floats("rarest", "extra by repeats") == (classes.pass_copies - classes.samples).tolist()
+    assert shown.floats("rarest", "times") == (classes.copies / classes.samples).tolist()
     assert int(shown.numbers["classes-with-samples"]) == len(classes.names)
-    times = dict(zip(classes.names, (classes.copies / classes.samples).tolist(), strict=True))
-    assert shown.column("most-repeated", "class") == sorted(classes.names, key=lambda name: -times[name])
 
 
 def test_readers_are_those_of_preview(sources: list[Source], shown: Page) -> None:
@@ -192,13 +208,13 @@ def test_thresholds_are_what_stats_and_plans_with_them_say(sources: list[Source]
     thresholds = [word.split()[0] for word in shown.column(table, "threshold")]
     assert thresholds[0] == "no"
     assert {"median", "0.2", "1"} <= set(thresholds)
-    copies, steps = shown.floats(table, "samples in a pass"), shown.floats(table, "steps of an epoch")
+    extra, steps = shown.floats(table, "extra copies"), shown.floats(table, "steps")
     for at, word in enumerate(thresholds):
         how = equitar.RepeatFactor("median" if word == "median" else 0 if word == "no" else float(word))
         classes = stats(sources, repeat=how).classes
         assert classes is not None
         assert classes.factors is not None
-        assert copies[at] == pytest.approx(stats(sources, repeat=how).copies)
+        assert extra[at] == pytest.approx(stats(sources, repeat=how).copies - stats(sources).samples, abs=1e-4)
         assert steps[at] == len(debiased(sources, batch_size=4, repeat=how, rank=0, world_size=2))
         assert shown.floats(table, "classes repeated")[at] == (classes.factors > 1).sum()
         assert shown.floats(table, "largest factor")[at] == classes.factors.max()
@@ -262,7 +278,7 @@ def test_a_source_without_labels_beside_others_leaves_steps_of_thresholds_out(
     sources: list[Source], bare: Source
 ) -> None:
     shown = page(debiased([*sources, bare], batch_size=4, rank=0, world_size=1))
-    steps = shown.column("threshold-table", "steps of an epoch")
+    steps = shown.column("threshold-table", "steps")
     assert int(steps[0]) == int(shown.numbers["steps"])
     assert set(steps[1:]) == {"\N{EN DASH}"}
 
@@ -306,6 +322,7 @@ def test_pages_of_many_classes_and_sources_stay_small(sources: list[Source], num
         samples=samples,
         frequency=samples / samples.sum(),
         factors=np.sqrt(samples.max() / samples),
+        pass_copies=np.asarray(samples * 1.7 + np.arange(num_classes) % 13, np.float64),
         copies=np.asarray(samples * 1.7 + np.arange(num_classes) % 13, np.float64),
         without_samples=0,
     )
@@ -339,6 +356,7 @@ def test_the_command_writes_the_page_and_tells_the_findings(sources: list[Source
     assert result.output.splitlines()[-1] == f"written  {output}"
     assert "look     3 of 6 classes have fewer than 10 samples" in result.output
     shown = Page(Path(output).read_text(encoding="utf-8"))
+    assert [finding.split(maxsplit=1) for finding in result.output.splitlines()[:-1]] == shown.findings
     assert plan(planned(sources)).digest in shown.text
     assert f"--batch-size 4 --world-size 2 --seed 3 --repeat 0.2 -o {output}" in " ".join(shown.text.split())
 

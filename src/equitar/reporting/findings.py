@@ -9,6 +9,7 @@ import numpy as np
 
 from equitar.arrays import Float64
 from equitar.planning.feasibility import LEAVE_OUT, MIXED
+from equitar.reporting.locality import Locality
 from equitar.reporting.preview import Preview
 from equitar.reporting.report import Report
 from equitar.reporting.stats import ClassStats
@@ -46,6 +47,7 @@ _PART_OF_A_PASS = 0.5
 _MUCH_LEFT_OUT = 0.05  # of a pass
 _FEW_BATCHES = 10  # of a source in an epoch
 _UNEVEN = 1.5  # bytes of a worker, in those of the mean worker
+_LOCAL = 0.5  # shards or classes of a batch, in those of a random draw
 
 
 def findings_of(report: Report) -> list[Finding]:
@@ -70,7 +72,7 @@ def _class_findings(report: Report) -> Iterator[Finding]:
     yield from _shifted(report)
     if classes.factors is not None:
         yield from _factors(classes, classes.factors)
-        yield from _lifted(report, classes, classes.factors)
+        yield from _lifted(classes, classes.factors)
 
 
 def _labels(report: Report) -> Iterator[Finding]:
@@ -172,7 +174,7 @@ def _factors(classes: ClassStats, factors: Float64) -> Iterator[Finding]:
         )
     elif factors.max() >= _LARGE_FACTOR:
         most = int(factors.argmax())
-        samples = f"{classes.samples[most]:,} sample{'' if classes.samples[most] == 1 else 's'}"
+        samples = counted(int(classes.samples[most]), "sample")
         yield Finding(
             "large-factors",
             "problem" if factors[most] >= _TOO_LARGE_FACTOR else "look",
@@ -182,11 +184,8 @@ def _factors(classes: ClassStats, factors: Float64) -> Iterator[Finding]:
         )
 
 
-def _lifted(report: Report, classes: ClassStats, factors: Float64) -> Iterator[Finding]:
-    passes = [source.passes for source in report.stats.sources]
-    if max(passes) > 1.01 * min(passes):  # what lifts a class is the passes of its source
-        return
-    times = classes.copies / classes.samples / max(passes)
+def _lifted(classes: ClassStats, factors: Float64) -> Iterator[Finding]:
+    times = classes.pass_copies / classes.samples
     lifted = ((factors <= 1) & (times > _LIFTED)).nonzero()[0]
     if len(lifted):
         most = int(lifted[times[lifted].argmax()])
@@ -221,6 +220,7 @@ def _plan_findings(report: Report) -> Iterator[Finding]:
     yield from _passes(report)
     yield from _remainders(report, plan)
     yield from _few_batches(plan)
+    yield from _local_batches(plan)
     yield from _readers(plan)
     yield from _shared_shards(report, plan)
 
@@ -293,6 +293,41 @@ def _few_batches(plan: Preview) -> Iterator[Finding]:
                 "Too few for a reliable loss of this source. Lower the batch size, raise its weight, or mix sources within "
                 f"batches: {MIXED}.",
             )
+
+
+def _local_batches(plan: Preview) -> Iterator[Finding]:
+    local = [each for each in plan.locality if min(_mixing(each)) < _LOCAL]
+    if not local:
+        return
+    # Few classes are known to matter; few shards may.
+    worst = min(local, key=lambda each: (each.classes is None, _mixing(each)))
+    held, drawn = f"{worst.shards:,.1f} shards", f"{worst.random_shards:,.1f}"
+    if worst.classes is not None and worst.random_classes is not None:
+        held += f" and {worst.classes:,.1f} classes"
+        drawn += f" and {worst.random_classes:,.1f}"
+    of_source = "" if worst.source is None else f" of source {worst.source}"
+    others = f"; {counted(len(local) - 1, 'other source')} likewise" if len(local) > 1 else ""
+    is_mixed = all(each.classes is not None and _mixing(each).classes >= _LOCAL for each in local)
+    yield Finding(
+        "local-batches",
+        "note" if is_mixed else "look",
+        f"a batch{of_source} holds {held}, a random draw {drawn}{others}",
+        "Samples that lie near each other are drawn together. That does no harm if shards were written in a random order; "
+        "otherwise raise shuffle (--shuffle), or write them again.",
+    )
+
+
+class _Mixing(NamedTuple):
+    classes: float
+    shards: float
+
+
+def _mixing(locality: Locality) -> _Mixing:
+    """Return the classes and shards of a batch in those of a random draw; classes that are not known count like shards."""
+    shards = locality.shards / max(1.0, locality.random_shards)
+    if locality.classes is None or locality.random_classes is None:
+        return _Mixing(shards, shards)
+    return _Mixing(locality.classes / max(1.0, locality.random_classes), shards)
 
 
 def _readers(plan: Preview) -> Iterator[Finding]:

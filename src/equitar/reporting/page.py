@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from equitar.reporting.balance import GROUP_RANGES, GROUPS, group_of_classes
 from equitar.reporting.findings import findings_of
 from equitar.reporting.report import Report, report_of
 from equitar.reporting.stats import ClassStats
@@ -32,7 +33,8 @@ _STEPS = 240  # of the schedule
 _RANKS = 4  # whose schedule is shown, where each has its own
 _CLASSES = 12  # rarest, and most repeated ones
 _ALL_CLASSES = 2000  # more are no table to read
-_COLORS = 10  # of sources, in the style sheet
+_MINUS = "\N{MINUS SIGN}"
+_COLORS = 30  # of sources, in the style sheet
 
 
 def report(
@@ -98,12 +100,15 @@ def page_of(report: Report, *, command: str | None, created: datetime) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(size=size_in_words, short=three_digits)
+    environment.filters.update(size=size_in_words, short=three_digits, signed=_signed)
     names = [source.name for source in report.stats.sources]
     return environment.get_template("report.html").render(
         report=report,
         findings=findings_of(report),
         planned={source.name: source for source in report.plan.sources} if report.plan else {},
+        extra=report.extra_copies(),
+        chosen=next((outcome for outcome in report.thresholds if outcome.is_chosen and outcome.copies), None),
+        groups=_groups(report.stats.classes),
         letters=dict(zip(names, letters_of(names), strict=True)),
         colors={name: index % _COLORS for index, name in enumerate(names)},
         plots=_plots(report),
@@ -139,22 +144,51 @@ def _plots(report: Report) -> dict[str, Any]:
     return plots
 
 
+def _signed(number: float) -> str:
+    """Return a number of extra copies in three digits, with its sign."""
+    return "0" if abs(number) < 0.5 else f"{'+' if number > 0 else _MINUS}{three_digits(abs(number))}"
+
+
+def _groups(classes: ClassStats | None) -> list[tuple[str, str, int]]:
+    """Return the name of each group of classes, its range and its number of classes."""
+    if classes is None:
+        return []
+    numbers = np.bincount(group_of_classes(classes.samples), minlength=len(GROUPS)).tolist()
+    return list(zip(GROUPS, GROUP_RANGES, numbers, strict=True))
+
+
 def _class_rows(classes: ClassStats | None) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of the tables of classes, by table."""
+    """Return the rows of the tables of classes, by table; the most repeated are others than the rarest."""
     if classes is None or not classes.names:
         return {}
     factors = [None] * len(classes.names) if classes.factors is None else classes.factors.tolist()
-    columns = (classes.names, classes.samples.tolist(), classes.frequency.tolist(), factors, classes.copies.tolist())
+    columns = (
+        classes.names,
+        classes.samples.tolist(),
+        classes.frequency.tolist(),
+        factors,
+        classes.pass_copies.tolist(),
+        classes.copies.tolist(),
+    )
     rows = [
-        {"name": name, "samples": samples, "frequency": frequency, "factor": factor, "copies": copies}
-        for name, samples, frequency, factor, copies in zip(*columns, strict=True)
+        {
+            "name": name,
+            "samples": samples,
+            "frequency": frequency,
+            "factor": factor,
+            "by_repeats": in_pass - samples,
+            "by_weights": copies - in_pass,
+            "times": copies / samples,
+        }
+        for name, samples, frequency, factor, in_pass, copies in zip(*columns, strict=True)
     ]
-    most = np.argsort(-classes.copies / classes.samples, kind="stable")[:_CLASSES]
+    times = classes.pass_copies / classes.samples
+    most = [row for row in np.argsort(-times, kind="stable").tolist() if row >= _CLASSES and times[row] > 1]
     grown = np.argsort(classes.samples - classes.copies, kind="stable")[:_CLASSES]
     return {
         "rarest": rows[:_CLASSES],
-        "most": [rows[row] for row in most.tolist()],
-        "grown": [rows[row] for row in grown.tolist()],
+        "most": [rows[row] for row in most[:_CLASSES]],
+        "grown": [rows[row] for row in grown.tolist()] if len(rows) > _CLASSES else [],
         "all": rows if _CLASSES < len(rows) <= _ALL_CLASSES else [],
     }
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BEFORE, AFTER, INK, GRID = "#8593a1", "#d1495b", "#27313b", "#e4e8ec"
+SAMPLES, COPIES = "samples", "copies"  # ids of what is drawn of classes
 DENSE = 2000  # from so many points on, they are drawn as pixels
 _FEW = 40  # classes that get a bar each
 _LONG = 18  # letters of a name
@@ -61,8 +62,11 @@ def draw_classes(axes: Axes, classes: ClassStats, *, few: int = _FEW) -> None:
     """Draw the samples of each class: a bar each for up to `few` classes, lines for more."""
     rank = np.arange(1, len(classes.names) + 1)
     if len(rank) <= few:
-        axes.bar(rank - 0.2, classes.samples, 0.4, color=BEFORE, label="samples")
-        axes.bar(rank + 0.2, classes.copies, 0.4, color=AFTER, label="expected copies in an epoch")
+        before = axes.bar(rank - 0.2, classes.samples, 0.4, color=BEFORE, label="samples")
+        after = axes.bar(rank + 0.2, classes.copies, 0.4, color=AFTER, label="expected copies in an epoch")
+        for number, (left, right) in enumerate(zip(before, after, strict=True)):
+            left.set_gid(f"{SAMPLES}-{number}")
+            right.set_gid(f"{COPIES}-{number}")
         names = [name if len(name) <= _LONG else f"{name[: _LONG - 1]}…" for name in classes.names]
         upright = len(rank) * max(map(len, names)) <= _LETTERS
         axes.set_xticks(rank, names, rotation=0 if upright else 60, fontsize=8, parse_math=False)
@@ -72,12 +76,24 @@ def draw_classes(axes: Axes, classes: ClassStats, *, few: int = _FEW) -> None:
         dense = len(rank) > DENSE  # as paths these would be megabytes
         label = "expected copies in an epoch"
         size = 3 if len(rank) > 100 else 6
-        axes.plot(rank, classes.copies, ".", color=AFTER, markersize=size, label=label, rasterized=dense)
+        drawn = classes.copies > 0
+        axes.plot(
+            rank[drawn],
+            classes.copies[drawn],
+            ".",
+            color=AFTER,
+            markersize=size,
+            label=label,
+            rasterized=dense,
+            gid=COPIES,
+            zorder=3,
+        )
         axes.plot(rank, classes.samples, color=BEFORE, linewidth=2.5, label="samples")
         axes.set_xscale("log")
         axes.set_xlim(0.95, 1.05 * len(rank))
     axes.set_yscale("log")
-    axes.set_ylim(0.6 * float(classes.samples[0]), 3 * float(max(classes.samples[-1], classes.copies.max())))
+    fewest = float(min(classes.samples[0], classes.copies.min(where=classes.copies > 0, initial=np.inf)))
+    axes.set_ylim(0.6 * fewest, 3 * float(max(classes.samples[-1], classes.copies.max())))
     axes.set_xlabel("class, rarest first" if len(rank) <= few else f"rank of the class, rarest first, of {len(rank):,}")
     axes.set_ylabel("samples that contain it")
     if len(rank) <= few:

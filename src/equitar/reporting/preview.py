@@ -21,11 +21,13 @@ from equitar.loading.feed import Feed
 from equitar.loading.record import Record
 from equitar.loading.request import Request, ResolvedRequest
 from equitar.planning.plan import Plan
-from equitar.planning.recipes import Debiased
+from equitar.planning.recipes import Debiased, Exact
 from equitar.planning.supply import Once, Supply
+from equitar.presence import Presence
 from equitar.ranks import Topology
 from equitar.reading.reader import SampleReader, open_shards
-from equitar.sidecars.catalog import Catalog, Repeat, ShardRows
+from equitar.reporting.locality import Locality, SourceClasses, batch_locality
+from equitar.sidecars.catalog import Catalog, Repeat, ShardRows, labels_of
 from equitar.sidecars.sidecar import Sidecar
 from equitar.sidecars.store import Sidecars
 from equitar.sources import Sample
@@ -36,7 +38,7 @@ _MOST_BATCHES = 1 << 15  # planning a batch takes some 50 microseconds
 _MOST_PLACES = 1 << 20
 _SHARDS_KEPT = 1024  # many consumers take turns, each at its own shards
 _ENTRY_BYTES = 200  # of an array, its key and its place
-_ROW_BYTES = 256 << 20  # factors and sizes of rows that are kept: some 32 million rows
+_ROW_BYTES = 256_000_000  # factors, sizes and labels of rows that are kept: some 20 million rows of one label each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,8 @@ class Preview(Overview):
         consumers: The first consumers, rank by rank, and what each reads.
         num_consumers: How many there are.
         counted_steps: Steps that `consumers` are counted over: all, unless one consumer has too many.
+        locality: Of how many shards and classes batches are: for each source, or once where they are mixed; empty where a batch
+            is one sample, or batches are in order.
     """
 
     epoch: int
@@ -142,6 +146,7 @@ class Preview(Overview):
     consumers: tuple[Consumer, ...]
     num_consumers: int
     counted_steps: int
+    locality: tuple[Locality, ...]
 
     def _overview(self) -> tuple[str, list[Table]]:
         size = f"{counted(self.steps, 'step')} of {self.batch_size:,} samples x {counted(self.world_size, 'rank')}"
@@ -175,11 +180,27 @@ def plan(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Preview:
     """
     request = execution_of(batches).request
     memory = RowMemory(request.resolved.catalog, request.fields)
-    return preview_of(batches, memory, epoch=epoch, num_workers=num_workers)
+    unknown = [None] * len(request.resolved.supplies)  # what classes there are takes a look at every row
+    return preview_of(batches, memory, unknown, epoch=epoch, num_workers=num_workers)
 
 
-def preview_of(batches: Batches, memory: RowMemory, *, epoch: int, num_workers: int) -> Preview:
-    """Return the plan of an epoch of batches whose rows are remembered, as far as they were looked at."""
+def preview_of(
+    batches: Batches,
+    memory: RowMemory,
+    classes: Sequence[SourceClasses | None],
+    *,
+    epoch: int,
+    num_workers: int,
+) -> Preview:
+    """Return the plan of an epoch of batches whose rows are remembered, as far as they were looked at.
+
+    Args:
+        batches: From `debiased`, `mixed` or `exact`.
+        memory: Their rows.
+        classes: The classes of each source of the catalog; None where they are not known.
+        epoch: Which epoch.
+        num_workers: DataLoader workers of each rank.
+    """
     request, planned = execution_of(batches).request, batches.plan(epoch, num_workers=num_workers)
     emitted = max(1, sum(account.quota for account in planned.account))
     is_mixed = planned.sources(0) is None
@@ -209,6 +230,9 @@ def preview_of(batches: Batches, memory: RowMemory, *, epoch: int, num_workers: 
         consumers=consumers,
         num_consumers=request.resolved.world_size * max(1, num_workers),
         counted_steps=counted_steps,
+        locality=()
+        if isinstance(request.recipe, Exact) or planned.spec.batch_size == 1
+        else batch_locality(planned, request.resolved.supplies, classes),
     )
 
 
@@ -318,13 +342,13 @@ def _consumer(memory: RowMemory, in_catalog: Int64, topology: Topology, read: Se
 
 
 class RowMemory:
-    """Factors and sizes of rows, the first ones up to a bound: others are read again from their sidecars."""
+    """Factors, sizes and labels of rows, the first ones up to a bound: others are read again from their sidecars."""
 
     def __init__(self, catalog: Catalog, fields: Collection[str] | None) -> None:
         """Remember the bytes of some fields of each row; None is all of them."""
         self._catalog = catalog
         self._fields = None if fields is None else {name.lower() for name in fields}
-        self._kept: dict[tuple[str, int, int], NDArray[np.unsignedinteger]] = {}
+        self._kept: dict[tuple[str, int, int], NDArray[np.integer]] = {}
         self.num_bytes = 0
 
     def needs(self, source: int) -> bool:
@@ -335,6 +359,9 @@ class RowMemory:
         """Remember the rows of one shard."""
         self._keep(("sizes", rows.source, rows.shard), self._sizes_in(rows.sidecar))
         self._keep(("factors", rows.source, rows.shard), rows.factors)
+        if rows.sidecar.presence is not None:
+            self._keep(("label ends", rows.source, rows.shard), rows.sidecar.presence.indptr)
+            self._keep(("labels", rows.source, rows.shard), rows.sidecar.presence.ids)
 
     def remembered(self, supplies: Sequence[Supply]) -> list[Supply]:
         """Return supplies that take the factors of rows from here."""
@@ -352,6 +379,15 @@ class RowMemory:
         """Return the bytes of each row of a shard that a training reads, (rows,)."""
         return self._get(("sizes", source, shard), lambda: self._sizes_in(self._catalog.sidecars[source](shard)))
 
+    def labels(self, source: int, shard: int, rows: Int64) -> Int64:
+        """Return the labels of some rows of a shard, in any order, (n,)."""
+        ends = self._get(("label ends", source, shard), lambda: self._presence(source, shard).indptr)
+        ids = self._get(("labels", source, shard), lambda: self._presence(source, shard).ids)
+        return np.concatenate([ids[:0], *(ids[ends[row] : ends[row + 1]] for row in rows.tolist())])
+
+    def _presence(self, source: int, shard: int) -> Presence:
+        return labels_of(self._catalog.sidecars[source](shard))
+
     def _get(self, key: tuple[str, int, int], read: Callable[[], Int64]) -> Int64:
         kept = self._kept.get(key)
         if kept is not None:
@@ -361,7 +397,10 @@ class RowMemory:
         return numbers
 
     def _keep(self, key: tuple[str, int, int], numbers: Int64) -> None:
-        small = numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))  # mostly 4 bytes each
+        lowest, highest = int(numbers.min(initial=0)), int(numbers.max(initial=0))
+        small = numbers.astype(
+            np.result_type(np.min_scalar_type(lowest), np.min_scalar_type(highest))
+        )  # mostly 4 bytes
         num_bytes = small.nbytes + _ENTRY_BYTES
         if self.num_bytes + num_bytes <= _ROW_BYTES:
             self._kept[key] = small

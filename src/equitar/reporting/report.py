@@ -15,7 +15,7 @@ from equitar.display import Overview, Table, tables_of
 from equitar.planning.repeat_factors import RepeatFactor
 from equitar.planning.supply import Supply
 from equitar.reporting.stats import CopyCounter, Stats
-from equitar.reporting.thresholds import LabelledRowCounter, ThresholdOutcome, summed, threshold_outcomes
+from equitar.reporting.thresholds import LabelledRowCounter, ThresholdOutcome, summed
 from equitar.sidecars.catalog import Catalog, Repeat, RowVisitor, catalog_of, supplies_of
 from equitar.sources import Source, listed_sources
 from equitar.text import counted
@@ -55,6 +55,24 @@ class Report(Overview):
         """Bytes of shards that an epoch reads, by the share of its samples that it emits, copies counted."""
         return sum(source.bytes * source.copies / max(1, source.rows) for source in self.stats.sources)
 
+    def extra_copies(self) -> dict[str, tuple[float, float]]:
+        """Return by the name of each source how many copies an epoch emits on top of its samples: by repeats, and by weights.
+
+        By weights (or steps) are those above or below one pass, apart from what fills no global batch. Without a plan there are none.
+        """
+        planned = {} if self.plan is None else {source.name: source for source in self.plan.sources}
+        global_batch = 0 if self.plan is None else self.plan.batch_size * self.plan.world_size
+        result = {}
+        for source in self.stats.sources:
+            by_weights = 0.0
+            if self.plan is not None:
+                taken = planned.get(source.name)
+                more = (0 if taken is None else taken.samples) - int(source.pass_copies)
+                left_out = 0 if taken is None else taken.remainder
+                by_weights = 0.0 if -global_batch < more <= 0 else float(more + left_out)
+            result[source.name] = (source.pass_copies - source.samples, by_weights)
+        return result
+
     def _overview(self) -> tuple[str, list[Table]]:
         steps = "no plan" if self.plan is None else f"{counted(self.plan.steps, 'step')} in epoch {self.plan.epoch}"
         title = (
@@ -67,10 +85,16 @@ class Report(Overview):
                 f"{outcome.copies:,.0f}",
                 f"{outcome.largest:.2f}",
                 "-" if outcome.steps is None else f"{outcome.steps:,}",
+                *(
+                    ("-", "-")
+                    if outcome.balance is None
+                    else (f"{outcome.balance.rare_share:.1%}", f"{outcome.balance.evenness:.3f}")
+                ),
             )
             for outcome in self.thresholds
         )
-        return title, [*tables_of(self.stats), [("threshold", "copies", "largest r(c)", "steps"), *outcomes]]
+        head = ("threshold", "copies", "largest r(c)", "steps", "with a rare class", "evenness")
+        return title, [*tables_of(self.stats), [head, *outcomes]]
 
 
 def report_of(
@@ -114,7 +138,8 @@ def report_of(
     batches = with_supplies(batches, look_and_supply)
     request = execution_of(batches).request
     supplies = request.resolved.supplies
-    preview = preview_of(batches, memories[0], epoch=epoch, num_workers=num_workers)
+    classes = looks[0].copies.source_classes(memories[0].labels)
+    preview = preview_of(batches, memories[0], classes, epoch=epoch, num_workers=num_workers)
     spec = batches.plan(epoch, num_workers=num_workers).spec
     outcomes = looks[0].outcomes(supplies, lambda repeated: request.recipe.plan(repeated, spec))
     stats = looks[0].copies.stats(passes_of(batches, epoch))
@@ -127,9 +152,9 @@ class _Look:
     def __init__(self, catalog: Catalog, repeat: Repeat) -> None:
         self._catalog, self._repeat, factor = catalog, repeat, RepeatFactor.of(repeat)
         is_formula = isinstance(factor, RepeatFactor) and not callable(factor.heuristic)
-        self._factor = factor if isinstance(factor, RepeatFactor) and is_formula else RepeatFactor()
-        self._chosen = self._factor.threshold if is_formula or factor is None else None
-        self.copies, self._labels = CopyCounter(catalog, repeat), LabelledRowCounter(catalog, self._factor)
+        shown = factor if isinstance(factor, RepeatFactor) and is_formula else RepeatFactor()
+        chosen = shown.threshold if is_formula or factor is None else None
+        self.copies, self._labels = CopyCounter(catalog, repeat), LabelledRowCounter(catalog, shown, chosen)
         self._has_labels = any(rows is not None for rows in self._labels.rows)
 
     def supplies(self, visitors: Sequence[RowVisitor] = ()) -> list[Supply]:
@@ -139,9 +164,7 @@ class _Look:
     def outcomes(
         self, supplies: Sequence[Supply], plan: Callable[[Sequence[Supply]], Plan] | None
     ) -> tuple[ThresholdOutcome, ...]:
-        if not self._has_labels:
-            return ()
-        return threshold_outcomes(self._labels.rows, supplies, self._factor, chosen=self._chosen, plan=plan)
+        return self._labels.outcomes(supplies, plan) if self._has_labels else ()
 
     def report(
         self,

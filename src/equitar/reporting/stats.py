@@ -7,8 +7,9 @@ in the pass that the supplies of a plan are made in. Without repeats and selecti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,8 @@ from equitar.display import Overview, Table
 from equitar.planning.repeat_factors import ONE, ClassCounts, IdOverlap, RepeatFactor, class_factors
 from equitar.planning.supply import Supply
 from equitar.presence import positions_of
+from equitar.reporting.balance import joined_classes, summed_by_class
+from equitar.reporting.locality import SourceClasses
 from equitar.sidecars.catalog import Catalog, Repeat, ShardRows, catalog_of, supplies_of
 from equitar.sources import Source, listed_sources
 from equitar.text import counted, listed
@@ -78,7 +81,8 @@ class ClassStats:
         samples: Samples that contain it, (classes,), >= 1.
         frequency: The same as a share of the samples of all sources that know the class, (classes,).
         factors: Its repeat factor r(c), the largest of its sources, (classes,); None if `repeat` is a function.
-        copies: Copies of samples with it in an epoch, (classes,): the expected number.
+        pass_copies: Copies of samples with it in one pass of all sources, (classes,): the expected number.
+        copies: The same in an epoch, which may take more of one source than of another.
         without_samples: Classes of the vocabularies that no sample has.
     """
 
@@ -86,6 +90,7 @@ class ClassStats:
     samples: Int64
     frequency: Float64
     factors: Float64 | None
+    pass_copies: Float64
     copies: Float64
     without_samples: int
 
@@ -99,12 +104,14 @@ class Stats(Overview):
         classes: Their classes; None if no source has labels.
         repeat: How samples are repeated, in words; None if they are not.
         id_overlap: Ids without class names that are different classes in several sources; None if there are none.
+        ids: Whether label ids of several sources are pooled or separate, in words; None if fewer than two have labels.
     """
 
     sources: tuple[SourceStats, ...]
     classes: ClassStats | None
     repeat: str | None
     id_overlap: IdOverlap | None = None
+    ids: str | None = None
 
     @property
     def samples(self) -> int:
@@ -163,6 +170,18 @@ class _Sums:
     unlabelled: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _ClassesOfRows:
+    """Gives the classes of rows of a source, as places among those of all sources."""
+
+    labels: Callable[[int, Int64], Int64]
+    ids: Int64  # the vocabulary of the source, increasing, (classes,)
+    columns: Int64  # where its classes are among all, (classes,)
+
+    def __call__(self, shard: int, rows: Int64) -> Int64:
+        return self.columns[positions_of(self.ids, self.labels(shard, rows))]
+
+
 class CopyCounter:
     """Counts copies by source and class while supplies are made."""
 
@@ -203,22 +222,70 @@ class CopyCounter:
 
     def stats(self, passes: Sequence[float]) -> Stats:
         """Return the statistics of so many passes of each source."""
+        return Stats(
+            sources=self._of_sources(passes),
+            classes=self._of_classes(passes),
+            repeat=None if self._factor is None else _in_words(self._factor),
+            id_overlap=self._catalog.id_overlap(),
+            ids=_ids_in_words(self._catalog, self._factor),
+        )
+
+    def source_classes(self, labels: Callable[[int, int, Int64], Int64]) -> list[SourceClasses | None]:
+        """Return the classes of each source as a draw of copies from one pass meets them; None without labels.
+
+        Args:
+            labels: Gives the labels of some rows, (rows,), of a shard of a source.
+        """
+        known = [(source, sums.counts) for source, sums in enumerate(self._sums) if sums.counts is not None]
+        names, columns = joined_classes(
+            [self._catalog.sources[source].name for source, _ in known], [counts for _, counts in known]
+        )
+        result: list[SourceClasses | None] = [None] * len(self._sums)
+        for (source, counts), column in zip(known, columns, strict=True):
+            shares = np.zeros(len(names))
+            shares[column] = self._sums[source].copies / max(1, self._sums[source].total / ONE)
+            result[source] = SourceClasses(shares, _ClassesOfRows(partial(labels, source), counts.ids, column))
+        return result
+
+    def _of_classes(self, passes: Sequence[float]) -> ClassStats | None:
+        """Return the classes of all sources; those of one name are one class."""
         labelled = [
-            (source.name, sums.counts, sums.copies * times)
+            (source.name, sums.counts, sums.copies, times)
             for source, sums, times in zip(self._catalog.sources, self._sums, passes, strict=True)
             if sums.counts is not None
         ]
-        factors = None
-        if self._factor is None:
-            factors = [np.ones(len(counts.ids)) for _, counts, _ in labelled]
-        elif isinstance(self._factor, RepeatFactor):
-            factors = [of_ids / ONE for of_ids in class_factors([counts for _, counts, _ in labelled], self._factor)]
-        return Stats(
-            sources=self._of_sources(passes),
-            classes=_joined(labelled, factors) if labelled else None,
-            repeat=None if self._factor is None else _in_words(self._factor),
-            id_overlap=self._catalog.id_overlap(),
+        if not labelled:
+            return None
+        counts = [of_source for _, of_source, _, _ in labelled]
+        names, columns = joined_classes([name for name, _, _, _ in labelled], counts)
+
+        def summed(numbers: Sequence[Float64] | Sequence[Int64]) -> Float64:
+            return summed_by_class(len(names), columns, numbers)
+
+        samples = summed([of_source.num_samples for of_source in counts]).astype(np.int64)
+        known = summed([np.full(len(of_source.ids), of_source.total) for of_source in counts])
+        order = np.argsort(samples, kind="stable")
+        order = order[samples[order] > 0]
+        factors = self._factors_of_classes(counts)
+        largest = np.zeros(len(names))
+        for column, of_ids in zip(columns, factors or (), strict=False):
+            np.maximum.at(largest, column, of_ids)
+        return ClassStats(
+            names=tuple(names[column] for column in order.tolist()),
+            samples=samples[order],
+            frequency=samples[order] / known[order],
+            factors=None if factors is None else largest[order],
+            pass_copies=summed([copies for _, _, copies, _ in labelled])[order],
+            copies=summed([copies * times for _, _, copies, times in labelled])[order],
+            without_samples=len(names) - len(order),
         )
+
+    def _factors_of_classes(self, counts: Sequence[ClassCounts]) -> list[Float64] | None:
+        if self._factor is None:
+            return [np.ones(len(of_source.ids)) for of_source in counts]
+        if not isinstance(self._factor, RepeatFactor):
+            return None
+        return [of_ids / ONE for of_ids in class_factors(counts, self._factor)]
 
     def _of_sources(self, passes: Sequence[float]) -> tuple[SourceStats, ...]:
         samples = [sums.samples if sums.counts is None else sums.counts.total for sums in self._sums]
@@ -283,32 +350,26 @@ def stats(sources: Source | Sequence[Source] | Batches, *, repeat: Repeat = None
     return counters[0].stats(passes)
 
 
-def _joined(labelled: Sequence[tuple[str, ClassCounts, Float64]], factors: Sequence[Float64] | None) -> ClassStats:
-    """Return the classes of all sources; those of one name are one class."""
-    column_of: dict[str, int] = {}
-    columns = []  # (classes,) each: where the classes of a source are among all
-    for source, counts, _ in labelled:
-        names = counts.names or [f"{source}/{label}" for label in counts.ids.tolist()]
-        columns.append(np.array([column_of.setdefault(name, len(column_of)) for name in names], np.int64))
-    samples, known = np.zeros(len(column_of), np.int64), np.zeros(len(column_of), np.int64)
-    copies, factor = np.zeros(len(column_of)), np.zeros(len(column_of))
-    for column, (_, counts, emitted) in zip(columns, labelled, strict=True):
-        np.add.at(samples, column, counts.num_samples)
-        np.add.at(known, column, counts.total)
-        np.add.at(copies, column, emitted)
-    for column, of_ids in zip(columns, factors or (), strict=False):
-        np.maximum.at(factor, column, of_ids)
-    order = np.argsort(samples, kind="stable")
-    order = order[samples[order] > 0]
-    all_names = list(column_of)
-    return ClassStats(
-        names=tuple(all_names[column] for column in order.tolist()),
-        samples=samples[order],
-        frequency=samples[order] / known[order],
-        factors=None if factors is None else factor[order],
-        copies=copies[order],
-        without_samples=len(column_of) - len(order),
-    )
+def _ids_in_words(catalog: Catalog, factor: object) -> str | None:
+    """Return whether the label ids of several sources are pooled or separate; None if fewer than two have labels."""
+    labelled = [
+        (source.name, summary.class_names is not None)
+        for source, summary in zip(catalog.sources, catalog.summaries, strict=True)
+        if summary.label_counts is not None
+    ]
+    if len(labelled) < 2:
+        return None
+    if isinstance(factor, RepeatFactor) and factor.scope == "source":
+        return "separate: classes are counted in each source alone (scope='source')"
+    if catalog.labels_shared:
+        return "pooled: an id is the same class in all sources (labels_shared)"
+    named = [name for name, has_names in labelled if has_names]
+    unnamed = [name for name, has_names in labelled if not has_names]
+    if not unnamed:
+        return "pooled: classes of one name are counted together over all sources"
+    if len(named) < 2:
+        return "separate: without class names, an id is a class of its own source alone"
+    return f"pooled by class name in {listed(named)}; separate in {listed(unnamed)}, without class names"
 
 
 def _in_words(repeat: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
 from equitar.reporting.stats import ClassStats, Stats
@@ -20,6 +21,7 @@ def stats_json(stats: Stats) -> dict[str, Any]:
     classes = stats.classes
     return {
         "repeat": stats.repeat,
+        "ids": stats.ids,
         "id_overlap": None if stats.id_overlap is None else stats.id_overlap._asdict(),
         "samples": stats.samples,
         "copies": stats.copies,
@@ -45,9 +47,14 @@ def plan_json(preview: Preview) -> dict[str, Any]:
     names = [source.name for source in preview.sources]
     schedules = [[names[step] for step in steps.tolist()] for steps in preview.schedule or ()]
     return {
-        **{name: value for name, value in _fields(preview).items() if name not in ("schedule", "sources", "consumers")},
+        **{
+            name: value
+            for name, value in _fields(preview).items()
+            if name not in ("schedule", "sources", "consumers", "locality")
+        },
         "sources": [_fields(source) for source in preview.sources],
         "consumers": [consumer._asdict() for consumer in preview.consumers],
+        "locality": [locality._asdict() for locality in preview.locality],
         "schedule": schedules[0] if len(schedules) == 1 else schedules or None,
     }
 
@@ -152,7 +159,9 @@ def letters_of(names: Sequence[str]) -> list[str]:
     (['c', 's'], ['A', 'B'])
     """
     initials = [name[0] for name in names]
-    return initials if len(set(initials)) == len(names) else [chr(ord("A") + name % 26) for name in range(len(names))]
+    if len(set(initials)) == len(names):
+        return initials
+    return [ascii_letters[(number + 26) % 52] for number in range(len(names))]  # capitals first
 
 
 def _strip(preview: Preview) -> str:
