@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import equitar
 from measure import Book, as_it_is, cases_apart, in_own_process, memory_of, parser_of, print_figures
 
-MEGABYTE = 1 << 20
+MEGABYTE = 10**6
 BATCH_SIZE, NUM_WORKERS, BATCHES, EPOCHS = 16, 2, 100, 5
 SHARDS, ROWS = 2, 1000  # of each source
 

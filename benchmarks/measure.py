@@ -209,13 +209,13 @@ def memory_of(pid: int | str = "self") -> dict[str, float]:
     """Return RSS, PSS and private dirty pages of a process in MB: Linux tells."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
     kilobytes = {line.partition(":")[0]: int(line.split()[1]) for line in lines}
-    return {name: kilobytes[name] / 1024 for name in ("Rss", "Pss", "Private_Dirty")}
+    return {name: kilobytes[name] * 1024 / 1e6 for name in ("Rss", "Pss", "Private_Dirty")}
 
 
 def peak() -> float:
     """Return the most memory of this process so far, in MB; `getrusage` would count what started it, too."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e6
 
 
 def as_it_is(batch: Any) -> Any:

@@ -97,11 +97,11 @@ class Cache:
 
     Attributes:
         directory: The folder; created if needed, and shared by any number of processes and sources.
-        max_bytes: Maximum size; the least recently used copies are removed first.
+        max_bytes: Maximum size in bytes; the least recently used copies are removed first.
     """
 
     directory: str
-    max_bytes: int = 100 << 30
+    max_bytes: int = 100 * 10**9
 
     def __post_init__(self) -> None:
         if self.max_bytes < 1:

@@ -43,7 +43,7 @@ from equitar.labels.tables import LabelTable, Vocabulary
 from equitar.sidecars.summary import load_summary
 from equitar.sources import Source
 from equitar.storage.files import remove
-from equitar.text import counted
+from equitar.text import counted, megabytes
 from equitar.urls import local_path, place_of
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def _run(
                 job.missing.append(shard.path)
             else:
                 job.fail(shard.where, result)
-            bar.set_postfix_str(f"{num_bytes / 1e6 / max(bar.format_dict['elapsed'], 1e-3):.0f} MB/s", refresh=False)
+            bar.set_postfix_str(f"{megabytes(num_bytes / max(bar.format_dict['elapsed'], 1e-3))} MB/s", refresh=False)
             bar.update()
 
 

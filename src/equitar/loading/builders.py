@@ -19,7 +19,7 @@ from equitar.reading.damage import Handler
 from equitar.sidecars.catalog import Repeat
 from equitar.sources import Source, Stage, listed_sources
 
-_READ_AHEAD = 128 << 20
+_READ_AHEAD = 128_000_000
 _SHUFFLE = 5000  # samples of each source on each rank and lane: indexes, not bytes
 
 
