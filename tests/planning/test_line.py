@@ -39,26 +39,28 @@ def counted(line: Line, stock: Stock) -> dict[tuple[int, int], int]:
 @given(stocks("a", rows=(0, 120)), KEYS, st.integers(0, 400))
 def test_every_copy_lies_on_the_circle_once(stock: Stock, key: int, at_least: int) -> None:
     line = Line(stock.supply(), key=key, at_least=at_least if stock.total else 0)
-    found = circle(line)
+    copies_on_circle = circle(line)
     assert line.length >= (at_least if stock.total else 0)
-    assert len(set(found)) == len(found) == line.length
-    assert Counter((shard, row) for shard, row, _ in found) == counted(line, stock)
+    assert len(set(copies_on_circle)) == len(copies_on_circle) == line.length
+    assert Counter((shard, row) for shard, row, _ in copies_on_circle) == counted(line, stock)
     for (shard, row), number in counted(line, stock).items():
-        assert {copy for a, b, copy in found if (a, b) == (shard, row)} == set(range(number))
+        assert {copy for a, b, copy in copies_on_circle if (a, b) == (shard, row)} == set(range(number))
 
 
 @drawn(40)
 @given(stocks("a", rows=(1, 120)), KEYS)
 def test_copies_of_a_row_and_rows_of_a_shard_lie_side_by_side(stock: Stock, key: int) -> None:
-    found = circle(Line(stock.supply(), key=key, at_least=0))
-    for axis in (lambda one: one[0], lambda one: one[:2]):
-        runs = [value for value, _ in groupby(found, key=axis)]
+    copies_on_circle = circle(Line(stock.supply(), key=key, at_least=0))
+    for axis in (lambda position: position[0], lambda position: position[:2]):
+        runs = [value for value, _ in groupby(copies_on_circle, key=axis)]
         if len(runs) > 1 and runs[0] == runs[-1]:
             runs.pop()  # the circle begins within it
         assert len(set(runs)) == len(runs)
-    for one, other in pairwise(found):
-        if one[0] == other[0] and one[:2] != other[:2]:
-            assert other[1] > one[1] or other[1] == min(row for shard, row, _ in found if shard == one[0])
+    for before, after in pairwise(copies_on_circle):
+        if before[0] == after[0] and before[:2] != after[:2]:
+            assert after[1] > before[1] or after[1] == min(
+                row for shard, row, _ in copies_on_circle if shard == before[0]
+            )
 
 
 @drawn(40)
@@ -69,8 +71,8 @@ def test_any_positions_are_those_of_the_whole_circle(stock: Stock, key: int, pos
         return
     whole = circle(line)
     fresh = Line(stock.supply(), key=key, at_least=0)
-    found = fresh.at(np.array(positions, np.int64))
-    for position, shard, row, copy in zip(positions, *(column.tolist() for column in found), strict=True):
+    looked_up = fresh.at(np.array(positions, np.int64))
+    for position, shard, row, copy in zip(positions, *(column.tolist() for column in looked_up), strict=True):
         assert (shard, row, copy) == whole[position % line.length]
 
 
@@ -98,9 +100,11 @@ def test_more_shards_than_are_remembered_are_read_all_the_same() -> None:
     supply = Supply.of("a", [f"{shard}" for shard in range(60)], [np.full(3, 3 * ONE // 2)] * 60)
     line = Line(supply, key=1, at_least=0)
     mixed_up = np.random.default_rng(0).permutation(line.length)
-    found = line.at(mixed_up)
+    looked_up = line.at(mixed_up)
     whole = circle(Line(supply, key=1, at_least=0))
-    assert [whole[at] for at in mixed_up.tolist()] == list(zip(*(one.tolist() for one in found), strict=True))
+    assert [whole[position] for position in mixed_up.tolist()] == list(
+        zip(*(column.tolist() for column in looked_up), strict=True)
+    )
 
 
 def test_a_line_without_copies_is_empty() -> None:
@@ -165,7 +169,7 @@ def test_more_passes_than_numbers_can_hold_are_refused() -> None:
     [([1, 1], 0, 1), ([1, 3], 4, 3), ([1.5, 1], 0, 2), ([1, 1], 4, 2), ([1, 1], 5, 3), ([0, 0], 0, 0), ([0.25], 0, 1)],
 )
 def test_the_most_copies_are_the_ceiling_of_the_largest_factor(factors: list[float], at_least: int, most: int) -> None:
-    supply = Supply.of("a", ["0"], [np.array([int(one * ONE) for one in factors])])
+    supply = Supply.of("a", ["0"], [np.array([int(factor * ONE) for factor in factors])])
     assert most_copies(supply, at_least) == most
 
 

@@ -47,14 +47,14 @@ def naive_instance_factors(rows: list[list[int]], threshold: float) -> list[floa
     """IRFS: the same with the geometric mean of the fractions of images and of boxes."""
     boxes = Counter(label for row in rows for label in row)
     images = Counter(label for row in rows for label in set(row))
-    mean = {one: math.sqrt(images[one] / len(rows) * (boxes[one] / sum(boxes.values()))) for one in boxes}
+    mean = {label: math.sqrt(images[label] / len(rows) * (boxes[label] / sum(boxes.values()))) for label in boxes}
     factor = {label: max(1.0, math.sqrt(threshold / frequency)) for label, frequency in mean.items()}
     return [max((factor[label] for label in row), default=1.0) for row in rows]
 
 
 def our_factors(rows: list[list[int]], how: RepeatFactor) -> list[float]:
-    found = factors_by_labels({"only": LabelRows.of_sets(rows)}, how)["only"]
-    return [one / ONE for one in found.tolist()]
+    factors = factors_by_labels({"only": LabelRows.of_sets(rows)}, how)["only"]
+    return [factor / ONE for factor in factors.tolist()]
 
 
 @given(rows=label_sets, threshold=st.floats(0, 1))
@@ -98,7 +98,9 @@ def test_epochs_of_bernoulli_are_as_long_as_detectron2s() -> None:
 @given(rows=label_sets, threshold=st.floats(0.01, 1))
 def test_ceil_gives_the_copies_of_mmdetection(rows: list[list[int]], threshold: float) -> None:
     copies = our_factors(rows, RepeatFactor(threshold, rounding="ceil"))
-    naive = [math.ceil(round(one, 6)) for one in naive_factors(rows, threshold)]  # a factor of 2 + 1e-16 is 2 to us
+    naive = [
+        math.ceil(round(factor, 6)) for factor in naive_factors(rows, threshold)
+    ]  # a factor of 2 + 1e-16 is 2 to us
     assert copies == naive
 
 
@@ -106,7 +108,7 @@ def test_an_epoch_of_ceil_holds_exactly_these_copies() -> None:
     rows = [[0]] * 90 + [[1]] * 9 + [[2]]
     sampler = RepeatFactorSampler(LabelRows.of_sets(rows), RepeatFactor(0.1, rounding="ceil"), rank=0, world_size=1)
     counts = Counter(sampler)
-    naive = [math.ceil(one) for one in naive_factors(rows, 0.1)]
+    naive = [math.ceil(factor) for factor in naive_factors(rows, 0.1)]
     assert [counts[row] for row in range(100)] == naive
     assert len(sampler) == sum(naive) == 90 + 9 * 2 + 4
 

@@ -64,10 +64,10 @@ def walking_cases(draw: st.DrawFn, kind: Kind = "debiased", *, kinds: Sequence[s
     small = replace(
         case, stocks=large, weights=None, batch_size=draw(st.integers(1, 5)), steps=draw(st.integers(4, 24))
     )
-    found = made_feasible(small)
-    assume(found is not None)
-    assert found is not None
-    return found
+    feasible = made_feasible(small)
+    assume(feasible is not None)
+    assert feasible is not None
+    return feasible
 
 
 # ---- going on with the same numbers -------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def test_names_of_plans_tell_walks_apart() -> None:
 
 
 def pass_of(plan: Plan, name: str, step: int) -> PassPosition:
-    (place,) = [one for one in plan.pass_positions(step) if one.source == name]
+    (place,) = [place for place in plan.pass_positions(step) if place.source == name]
     return place
 
 
@@ -149,8 +149,8 @@ def test_with_another_batch_size_no_sample_comes_twice_in_the_shared_pass(
     for stock in case.stocks:
         if quota[stock.name] >= case.in_pass(stock) or not quota[stock.name]:
             continue
-        earlier, later, at = shared_pass(case, other, stock.name, epochs)
-        assert len(set(earlier)) == len(earlier) == at  # the place is what came of the pass
+        earlier, later, taken = shared_pass(case, other, stock.name, epochs)
+        assert len(set(earlier)) == len(earlier) == taken  # the place is what came of the pass
         if other.quota()[stock.name] < other.in_pass(stock):
             event("goes on in the pass" if later else "the pass is over")
             assert len({*earlier, *later}) == len(earlier) + len(later)
@@ -165,7 +165,7 @@ def test_another_batch_size_skips_less_than_one_of_its_global_batches(case: Case
     walk = ended(case, epochs - 1)
     plan = plan_of(other, epochs, walk=walk)
     for stopped in walk.positions:
-        stock = next(one for one in case.stocks if one.name == stopped.source)
+        stock = next(stock for stock in case.stocks if stock.name == stopped.source)
         if case.quota()[stock.name] >= case.in_pass(stock) or other.quota()[stock.name] >= other.in_pass(stock):
             continue
         begins = pass_of(plan, stock.name, 0)
@@ -185,10 +185,10 @@ def test_with_another_source_those_before_keep_their_place_and_it_begins_at_its_
     begins = {place.source: place for place in plan_of(other, epochs, walk=ended(case, epochs - 1)).pass_positions(0)}
     assert begins["new"][1:3] == (0, 0)
     for stock in case.stocks:
-        is_walking = all(one.quota()[stock.name] < one.in_pass(stock) for one in (case, other))
+        is_walking = all(either.quota()[stock.name] < either.in_pass(stock) for either in (case, other))
         if is_walking and case.quota()[stock.name] and other.quota()[stock.name]:
-            earlier, later, at = shared_pass(case, other, stock.name, epochs)
-            assert len(earlier) == at
+            earlier, later, taken = shared_pass(case, other, stock.name, epochs)
+            assert len(earlier) == taken
             assert len({*earlier, *later}) == len(earlier) + len(later)
 
 
@@ -216,20 +216,22 @@ def test_a_source_that_is_gone_for_a_while_keeps_its_place(case: Case, epochs: i
     assume(fewer.is_feasible())
     gone = case.stocks[0].name
     later = ended(fewer, epochs, walk=kept).positions
-    assert [one for one in later if one.source == gone] == [one for one in kept.positions if one.source == gone]
+    assert [place for place in later if place.source == gone] == [
+        place for place in kept.positions if place.source == gone
+    ]
 
 
 @drawn(30)
 @given(walking_cases(), st.integers(1, 3), st.sampled_from([2, 3]))
 def test_with_repeats_a_source_goes_on_at_the_same_share_of_its_pass(case: Case, epochs: int, factor: int) -> None:
     repeated = replace(
-        case, stocks=tuple(replace(one, shards=tuple(tuple(factor * row for row in rows) for rows in one.shards)) for one in case.stocks)
+        case, stocks=tuple(replace(stock, shards=tuple(tuple(factor * row for row in rows) for rows in stock.shards)) for stock in case.stocks)
     )  # fmt: skip
     assume(repeated.is_feasible())
     walk = ended(case, epochs - 1)
     plan = plan_of(repeated, epochs, walk=walk)
     for stopped in walk.positions:
-        stock = next(one for one in repeated.stocks if one.name == stopped.source)
+        stock = next(stock for stock in repeated.stocks if stock.name == stopped.source)
         begins = pass_of(plan, stopped.source, 0)
         if repeated.quota()[stock.name] < repeated.in_pass(stock) and begins.pass_number == stopped.pass_number:
             exact = Fraction(stopped.taken, stopped.copies) * stock.copies
@@ -426,7 +428,7 @@ def test_an_epoch_before_the_one_at_which_a_run_continued_is_refused(case: Case,
 @drawn(20)
 @given(KINDS_OF_PLAN.flatmap(walking_cases), EPOCHS)
 def test_fresh_epochs_each_begin_a_pass_and_give_no_sample_twice(case: Case, epoch: int) -> None:
-    plans = [plan_of(case, one, walk=PassStart(restart_each_epoch=True)) for one in (epoch, epoch + 1)]
+    plans = [plan_of(case, number, walk=PassStart(restart_each_epoch=True)) for number in (epoch, epoch + 1)]
     for stock in case.stocks:
         if case.quota()[stock.name] <= case.in_pass(stock):
             first, second = (samples_of(plan, stock.name) for plan in plans)
@@ -463,20 +465,22 @@ def bounded(case: Case, max_passes: float) -> Plan | str:
 )
 def test_no_source_is_gone_through_more_often_than_allowed(case: Case, max_passes: float) -> None:
     assume(case.weights is not None or (case.kind == "debiased" and case.steps is not None))
-    found, usual = bounded(case, max_passes), plan_of(case)
-    if isinstance(found, str):
+    plan, usual = bounded(case, max_passes), plan_of(case)
+    if isinstance(plan, str):
         event("refused")
-        assert "max_passes" in found or "batch_size" in found
+        assert "max_passes" in plan or "batch_size" in plan
         return
-    assert found.num_steps == usual.num_steps
-    assert all(one.passes <= max_passes for one in found.account)
-    if all(one.passes <= max_passes for one in usual.account):
-        assert [one.quota for one in found.account] == [one.quota for one in usual.account]
+    assert plan.num_steps == usual.num_steps
+    assert all(account.passes <= max_passes for account in plan.account)
+    if all(account.passes <= max_passes for account in usual.account):
+        assert [account.quota for account in plan.account] == [account.quota for account in usual.account]
     else:
         event("bounded")
-        before = {one.name: one for one in usual.account}
+        before = {account.name: account for account in usual.account}
         assert all(
-            one.quota >= before[one.name].quota for one in found.account if before[one.name].passes <= max_passes
+            account.quota >= before[account.name].quota
+            for account in plan.account
+            if before[account.name].passes <= max_passes
         )
 
 
@@ -499,9 +503,12 @@ def evenly(**arguments: Any) -> Case:
 
 
 def test_steps_that_a_bound_takes_from_one_source_go_to_the_others() -> None:
-    found = bounded(evenly(), 2)
-    assert not isinstance(found, str)
-    assert [(one.name, one.quota, one.passes) for one in found.account] == [("large", 60, 0.6), ("small", 20, 2.0)]
+    plan = bounded(evenly(), 2)
+    assert not isinstance(plan, str)
+    assert [(account.name, account.quota, account.passes) for account in plan.account] == [
+        ("large", 60, 0.6),
+        ("small", 20, 2.0),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -519,9 +526,9 @@ def test_steps_that_a_bound_takes_from_one_source_go_to_the_others() -> None:
 def test_a_bound_that_cannot_be_kept_says_what_to_change(
     arguments: dict[str, Any], max_passes: float, message: str
 ) -> None:
-    found = bounded(evenly(**arguments), max_passes)
-    assert isinstance(found, str)
-    assert message in found
+    refused = bounded(evenly(**arguments), max_passes)
+    assert isinstance(refused, str)
+    assert message in refused
 
 
 # ---- ZeroVL -------------------------------------------------------------------------------------------------------------
@@ -546,11 +553,11 @@ def refusal(case: Case, epoch: int) -> str | None:
 @drawn(60)
 @given(KINDS_OF_PLAN.flatmap(by_draw), st.lists(st.integers(0, 200), min_size=2, max_size=8))
 def test_where_sources_are_drawn_a_plan_is_feasible_at_every_epoch_or_at_none(case: Case, epochs: list[int]) -> None:
-    found = {refusal(case, epoch) for epoch in epochs}
-    event("feasible" if found == {None} else "refused")
-    assert len(found) == 1
+    refusals = {refusal(case, epoch) for epoch in epochs}
+    event("feasible" if refusals == {None} else "refused")
+    assert len(refusals) == 1
     has_enough = all(stock.copies >= case.global_batch for stock in case.stocks)
-    assert (found == {None}) == has_enough
+    assert (refusals == {None}) == has_enough
 
 
 @drawn(20)
@@ -575,7 +582,7 @@ def test_drawn_shares_lie_within_binomial_bounds(case: Case, seed: int) -> None:
     epochs = 40
     counts: Counter[str] = Counter()
     for epoch in range(epochs):
-        counts.update({one.name: one.quota // case.global_batch for one in plan_of(case, epoch).account})
+        counts.update({account.name: account.quota // case.global_batch for account in plan_of(case, epoch).account})
     total = sum(stock.copies for stock in case.stocks)
     assert sum(counts.values()) == 50 * epochs
     for stock in case.stocks:
@@ -586,8 +593,8 @@ def test_drawn_shares_lie_within_binomial_bounds(case: Case, seed: int) -> None:
 
 def test_drawn_quotas_differ_from_epoch_to_epoch_and_each_is_drawn_again_the_same() -> None:
     case = evenly(weights=ZeroVL())
-    quotas = [tuple(one.quota for one in plan_of(case, epoch).account) for epoch in range(20)]
-    assert quotas == [tuple(one.quota for one in plan_of(case, epoch).account) for epoch in range(20)]
+    quotas = [tuple(account.quota for account in plan_of(case, epoch).account) for epoch in range(20)]
+    assert quotas == [tuple(account.quota for account in plan_of(case, epoch).account) for epoch in range(20)]
     assert len(set(quotas)) > 3
 
 
@@ -608,18 +615,18 @@ def test_repeats_do_not_change_a_share_by_samples(case: Case, factor: int) -> No
     usual = replace(case, weights=None, steps=case.steps or 30)
     repeated = replace(usual, stocks=(replace(first, shards=rows), *rest))
     try:
-        by_samples = [plan_of(replace(one, weights=BySamples())) for one in (usual, repeated)]
+        by_samples = [plan_of(replace(either, weights=BySamples())) for either in (usual, repeated)]
     except PlanError:
         assume(False)
         raise
-    assert [one.quota for one in by_samples[0].account] == [one.quota for one in by_samples[1].account]
+    assert [account.quota for account in by_samples[0].account] == [account.quota for account in by_samples[1].account]
 
 
 def test_by_size_repeats_do_change_a_share() -> None:
     large, small = SMALL_AND_LARGE
     repeated = replace(small, shards=((3 * ONE,) * 10,))
     quotas = [
-        [one.quota for one in plan_of(evenly(stocks=stocks, weights=weights, steps=55)).account]
+        [account.quota for account in plan_of(evenly(stocks=stocks, weights=weights, steps=55)).account]
         for stocks in ((large, small), (large, repeated))
         for weights in (None, BySamples())
     ]
@@ -649,10 +656,10 @@ def held_plan(
 def held_cases(draw: st.DrawFn) -> tuple[Case, int]:
     accumulation_steps = draw(st.integers(2, 4))
     case = draw(feasible_cases("debiased", kinds=["once", "halves", "long tail"]))
-    found = made_feasible(replace(case, batch_size=case.batch_size * accumulation_steps, weights=None, steps=None))
-    assume(found is not None and found.batch_size >= accumulation_steps)
-    assert found is not None
-    return replace(found, batch_size=found.batch_size // accumulation_steps), accumulation_steps
+    feasible = made_feasible(replace(case, batch_size=case.batch_size * accumulation_steps, weights=None, steps=None))
+    assume(feasible is not None and feasible.batch_size >= accumulation_steps)
+    assert feasible is not None
+    return replace(feasible, batch_size=feasible.batch_size // accumulation_steps), accumulation_steps
 
 
 def group_of(plan: Plan, group: int, accumulation_steps: int) -> list[Item]:
@@ -682,8 +689,8 @@ def test_a_held_source_stays_for_its_steps_and_no_sample_comes_twice_within_them
     sources = plan.sources(0)
     assert sources is not None
     assert all(
-        len(set(sources[at : at + accumulation_steps].tolist())) == 1
-        for at in range(0, plan.num_steps, accumulation_steps)
+        len(set(sources[first : first + accumulation_steps].tolist())) == 1
+        for first in range(0, plan.num_steps, accumulation_steps)
     )
 
 
@@ -693,7 +700,7 @@ def test_a_held_step_has_the_same_samples_for_any_ranks_that_share_it(
     held: tuple[Case, int], epoch: int, number: int
 ) -> None:
     case, accumulation_steps = held
-    divisors = [one for one in range(1, case.global_batch + 1) if case.global_batch % one == 0]
+    divisors = [divisor for divisor in range(1, case.global_batch + 1) if case.global_batch % divisor == 0]
     world_size = divisors[number % len(divisors)]
     try:
         plan = held_plan(case, accumulation_steps, epoch=epoch)
@@ -722,7 +729,7 @@ def test_substitutes_of_held_steps_are_not_in_their_held_batch(held: tuple[Case,
         for step in range(accumulation_steps)
         for slot in range(min(4, plan.global_batch))
     ]
-    given_ones = [one for one in stand_ins if one is not None]
+    given_ones = [stand_in for stand_in in stand_ins if stand_in is not None]
     assert len(set(given_ones)) == len(given_ones)
     assert not items & set(given_ones)
 
@@ -744,14 +751,16 @@ def test_steps_that_do_not_fill_the_hold_are_named(steps: int, weights: Any) -> 
 
 def test_held_epochs_go_on_along_the_passes() -> None:
     case = evenly(weights={"large": 1, "small": 0}, steps=5)
-    found = [item.sample for epoch in range(5) for batch in steps_of(held_plan(case, 2, epoch=epoch)) for item in batch]
-    assert len(set(found)) == len(found) == 100
+    samples = [
+        item.sample for epoch in range(5) for batch in steps_of(held_plan(case, 2, epoch=epoch)) for item in batch
+    ]
+    assert len(set(samples)) == len(samples) == 100
     assert all(
         len({item.sample for item in group}) == 4
-        for group in (group_of(held_plan(case, 2), one, 2) for one, _ in pairwise(range(5)))
+        for group in (group_of(held_plan(case, 2), number, 2) for number, _ in pairwise(range(5)))
     )
 
 
 def test_passes_are_what_they_say_where_a_source_is_held() -> None:
     plan = held_plan(evenly(weights=Passes({"large": 1, "small": 2}), steps=None), 2)
-    assert [(one.name, one.quota) for one in plan.account] == [("large", 100), ("small", 20)]
+    assert [(account.name, account.quota) for account in plan.account] == [("large", 100), ("small", 20)]

@@ -66,17 +66,17 @@ def test_each_source_is_drawn_as_often_as_its_share_says(case: Case, epoch: int,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedule, "STEPS_PER_BLOCK", block)
         plan = case.plan(epoch)
-        found = plan.sources(0)
-        assert found is not None
+        sources = plan.sources(0)
+        assert sources is not None
         for part in case.stretches():
             stop = part.start + sum(part.quotas)
-            counts = np.bincount(found[part.start : stop], minlength=len(case.stocks))
+            counts = np.bincount(sources[part.start : stop], minlength=len(case.stocks))
             assert counts.tolist() == part.quotas
             for first in range(part.start, stop, block):  # what is owed so far is paid block by block
-                counts = np.bincount(found[part.start : first], minlength=len(case.stocks))
+                counts = np.bincount(sources[part.start : first], minlength=len(case.stocks))
                 assert counts.tolist() == oracle.spread_out(part.quotas, first - part.start)
         for step in range(0, plan.num_steps, 7):
-            assert source_of(read(plan, step, 0, 1)) == plan.names[found[step]]
+            assert source_of(read(plan, step, 0, 1)) == plan.names[sources[step]]
 
 
 @drawn(15)
@@ -142,9 +142,9 @@ def test_a_plan_is_feasible_exactly_if_no_sample_has_more_copies_than_its_source
 @drawn(30)
 @given(cases("debiased"), st.lists(st.tuples(EPOCHS, st.integers(0, 5)), min_size=2, max_size=5))
 def test_legality_depends_neither_on_workers_nor_on_the_epoch(case: Case, others: list[tuple[int, int]]) -> None:
-    found = {refusal(replace(case, workers=workers), epoch) for epoch, workers in others}
-    event("refused" if found != {None} else "feasible")
-    assert len(found) == 1
+    refusals = {refusal(replace(case, workers=workers), epoch) for epoch, workers in others}
+    event("refused" if refusals != {None} else "feasible")
+    assert len(refusals) == 1
 
 
 @drawn(35)
@@ -152,16 +152,16 @@ def test_legality_depends_neither_on_workers_nor_on_the_epoch(case: Case, others
 def test_the_error_names_the_largest_smaller_batch_size_that_works(case: Case) -> None:
     refused = refusal(case)
     assume(refused is not None)
-    found = re.search(r"lower `batch_size` to at most (\d+)$", refused or "")
+    advice = re.search(r"lower `batch_size` to at most (\d+)$", refused or "")
     works = [size for size in range(1, case.batch_size) if refusal(replace(case, batch_size=size)) is None]
     event("a smaller one works" if works else "none works")
     if works:
-        assert found is not None
-        assert int(found[1]) == works[-1]
+        assert advice is not None
+        assert int(advice[1]) == works[-1]
     else:
-        assert found is None
+        assert advice is None
         assert any(
-            told in (refused or "") for told in ("no smaller `batch_size` helps", "has no samples", "keeps none")
+            reason in (refused or "") for reason in ("no smaller `batch_size` helps", "has no samples", "keeps none")
         )
 
 
@@ -259,11 +259,11 @@ def test_sources_of_100_40_and_7_samples_give_12_5_and_no_batches_of_8() -> None
 def test_equal_shares_of_1000_and_10_hold_to_the_end_and_tell_the_passes() -> None:
     case = replace(SMALL, stocks=(once("a", 1000), once("b", 10)), batch_size=1, weights={"a": 1, "b": 1}, steps=2000)
     plan = case.plan()
-    found = plan.sources(0)
-    assert found is not None
-    assert np.bincount(found).tolist() == [1000, 1000]
+    sources = plan.sources(0)
+    assert sources is not None
+    assert np.bincount(sources).tolist() == [1000, 1000]
     assert [account.passes for account in plan.account] == [1.0, 100.0]
-    assert set(found[-20:].tolist()) == {0, 1}
+    assert set(sources[-20:].tolist()) == {0, 1}
 
 
 def test_a_weight_is_a_share_of_the_steps_whatever_the_sizes() -> None:
@@ -276,9 +276,9 @@ def test_every_epoch_and_every_seed_draws_the_sources_in_another_order() -> None
     orders = set()
     for seed in range(4):
         for epoch in range(4):
-            found = replace(case, seed=seed).plan(epoch).sources(0)
-            assert found is not None
-            orders.add(tuple(found.tolist()))
+            sources = replace(case, seed=seed).plan(epoch).sources(0)
+            assert sources is not None
+            orders.add(tuple(sources.tolist()))
     assert len(orders) == 16
 
 
@@ -329,9 +329,9 @@ LEFT_OUT = replace(
 def test_the_error_names_a_batch_size_that_works_also_where_it_brings_a_source_back() -> None:
     with pytest.raises(PlanError) as refused:
         LEFT_OUT.plan()
-    found = re.search(r"to at most (\d+)$", str(refused.value))
-    assert found is not None
-    assert refusal(replace(LEFT_OUT, batch_size=int(found[1]))) is None
+    advice = re.search(r"to at most (\d+)$", str(refused.value))
+    assert advice is not None
+    assert refusal(replace(LEFT_OUT, batch_size=int(advice[1]))) is None
 
 
 def test_the_error_names_a_batch_size_that_works_where_all_sources_are_too_short() -> None:
@@ -343,9 +343,9 @@ def test_the_error_names_a_batch_size_that_works_where_all_sources_are_too_short
 
 def test_the_digest_does_not_depend_on_the_order_of_the_weights() -> None:
     case = replace(SMALL, stocks=(once("a", 50), once("b", 50)), steps=9)
-    one, other = replace(case, weights={"a": 1, "b": 2}), replace(case, weights={"b": 2, "a": 1})
-    assert emitted(one.plan(), one) == emitted(other.plan(), other)
-    assert one.plan().digest == other.plan().digest
+    a_first, b_first = replace(case, weights={"a": 1, "b": 2}), replace(case, weights={"b": 2, "a": 1})
+    assert emitted(a_first.plan(), a_first) == emitted(b_first.plan(), b_first)
+    assert a_first.plan().digest == b_first.plan().digest
 
 
 def test_steps_that_are_no_integer_are_refused() -> None:
@@ -361,10 +361,10 @@ def test_epochs_far_away_are_planned_as_quickly() -> None:
 def test_lists_of_weights_change_the_shares_at_their_steps() -> None:
     weights = [(0, {"a": 1, "b": 0}), (10, {"a": 0, "b": 1}), (15, {"a": 1, "b": 1})]
     case = replace(SMALL, stocks=(once("a", 200), once("b", 200)), weights=weights, steps=35)
-    found = case.plan().sources(0)
-    assert found is not None
+    sources = case.plan().sources(0)
+    assert sources is not None
     edges = [0, 10, 15, 35]
-    parts = [np.bincount(found[a:b], minlength=2).tolist() for a, b in pairwise(edges)]
+    parts = [np.bincount(sources[a:b], minlength=2).tolist() for a, b in pairwise(edges)]
     assert parts == [[10, 0], [0, 5], [10, 10]]
 
 

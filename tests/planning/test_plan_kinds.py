@@ -52,7 +52,7 @@ def test_other_worlds_of_the_same_global_batch_read_the_same_global_batches(
 ) -> None:
     plan = case.plan(epoch)
     size = case.global_batch
-    ranks = data.draw(st.sampled_from([one for one in range(1, size + 1) if size % one == 0]))
+    ranks = data.draw(st.sampled_from([divisor for divisor in range(1, size + 1) if size % divisor == 0]))
     for step, batch in enumerate(emitted(plan, case)):
         parts = [read(plan, step, rank * size // ranks, (rank + 1) * size // ranks) for rank in range(ranks)]
         assert [item for part in parts for item in part] == batch

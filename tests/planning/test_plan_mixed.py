@@ -71,17 +71,19 @@ def test_each_source_has_its_share_of_every_window_of_every_consumer(case: Case,
             steps_of_lane[step % case.spec(0).lanes if runs.num_lanes > 1 else 0].append(step)
         for steps in steps_of_lane:
             largest = max(case.shuffle // case.batch_size, runs.smallest)
-            at = 0
-            while at < len(steps):
-                first, last = window_of(at, demand=len(steps), smallest=runs.smallest, largest=largest)
-                assert first == at
+            begin = 0
+            while begin < len(steps):
+                first, last = window_of(begin, demand=len(steps), smallest=runs.smallest, largest=largest)
+                assert first == begin
                 for rank in range(runs.world_size):
                     mine = range(case.world_size) if runs.world_size == 1 else (rank,)
-                    items = [item for step in steps[first:last] for one in mine for item in batches[step][one]]
+                    items = [
+                        item for step in steps[first:last] for consumer in mine for item in batches[step][consumer]
+                    ]
                     counts = Counter(item.name for item in items)
                     for name, copies in quota.items():
                         assert abs(counts[name] - Fraction(copies * len(items), total)) <= 3
-                at = last
+                begin = last
 
 
 @drawn(15)
@@ -121,9 +123,9 @@ def test_a_plan_is_feasible_exactly_if_no_sample_has_more_copies_than_there_are_
 @given(cases("mixed"), st.lists(st.tuples(EPOCHS, st.integers(0, 5)), min_size=2, max_size=5))
 def test_legality_depends_neither_on_workers_nor_on_the_epoch(case: Case, others: list[tuple[int, int]]) -> None:
     assume(has_copies(case))
-    found = {refusal(replace(case, workers=workers), epoch) for epoch, workers in others}
-    event("refused" if found != {None} else "feasible")
-    assert len(found) == 1
+    refusals = {refusal(replace(case, workers=workers), epoch) for epoch, workers in others}
+    event("refused" if refusals != {None} else "feasible")
+    assert len(refusals) == 1
 
 
 @drawn(20)
@@ -133,8 +135,8 @@ def test_the_error_names_the_largest_smaller_batch_size_that_works(case: Case, f
     case = replace(case, batch_size=case.batch_size * factor)
     refused = refusal(case)
     assume(refused is not None)
-    found = re.search(r"lower `batch_size` to at most (\d+)$", refused or "")
-    works = int(found[1]) if found else 0
+    advice = re.search(r"lower `batch_size` to at most (\d+)$", refused or "")
+    works = int(advice[1]) if advice else 0
     event("a smaller one works" if works else "none works")
     assert works == 0 or refusal(replace(case, batch_size=works)) is None
     for size in (works + 1, *range(works + 2, case.batch_size, 1 + case.batch_size // 8)):
@@ -152,15 +154,15 @@ def test_the_same_seed_and_epoch_give_the_same_order_and_the_next_epoch_another(
         assert any(emitted(case.plan(epoch + later), case) != first for later in range(1, 7))
 
 
-def one(name: str, *factors: int) -> Stock:
+def in_one_shard(name: str, *factors: int) -> Stock:
     return Stock(name=name, shards=(tuple(factor * ONE for factor in factors),))
 
 
-SMALL = replace(PLAIN, kind="mixed", stocks=(one("a", *[1] * 50),), batch_size=5)
+SMALL = replace(PLAIN, kind="mixed", stocks=(in_one_shard("a", *[1] * 50),), batch_size=5)
 
 
 def test_four_copies_of_one_sample_of_forty_lie_in_four_batches() -> None:
-    case = replace(SMALL, stocks=(one("a", 4, *[1] * 39),), batch_size=8)
+    case = replace(SMALL, stocks=(in_one_shard("a", 4, *[1] * 39),), batch_size=8)
     for epoch in range(20):
         batches = emitted(case.plan(epoch), case)
         assert sum(("a", 0, 0) in {item.sample for item in batch} for batch in batches) >= 2
@@ -169,14 +171,18 @@ def test_four_copies_of_one_sample_of_forty_lie_in_four_batches() -> None:
 
 def test_copies_that_lie_far_apart_among_a_larger_source_do_not_meet() -> None:
     # One sample in 34 is of `b`: the three copies of its first one reach over more than two ranks.
-    case = replace(SMALL, stocks=(one("a", *[1] * 97), one("b", 3)), batch_size=4, world_size=5)
+    case = replace(SMALL, stocks=(in_one_shard("a", *[1] * 97), in_one_shard("b", 3)), batch_size=4, world_size=5)
     for seed in range(20):
         seeded = replace(case, seed=seed)
         assert all(len({item.sample for item in batch}) == 20 for batch in emitted(seeded.plan(), seeded))
 
 
 def test_single_samples_of_1000_100_and_10_come_by_share() -> None:
-    case = replace(SMALL, stocks=(one("a", *[1] * 1000), one("b", *[1] * 100), one("c", *[1] * 10)), batch_size=1)
+    case = replace(
+        SMALL,
+        stocks=(in_one_shard("a", *[1] * 1000), in_one_shard("b", *[1] * 100), in_one_shard("c", *[1] * 10)),
+        batch_size=1,
+    )
     items: list[Item] = [item for batch in emitted(case.plan(), case) for item in batch]
     assert Counter(item.name for item in items) == {"a": 1000, "b": 100, "c": 10}
     first = Counter(item.name for item in items[:555])
@@ -187,8 +193,8 @@ def test_single_samples_of_1000_100_and_10_come_by_share() -> None:
 def test_no_sample_comes_twice_in_a_global_batch_of_many_sources(
     copies: int, rows: int, others: int, ranks: int
 ) -> None:
-    few = (one(name, 1) for name in "bcdefghijklm"[:others])
-    case = replace(SMALL, stocks=(one("a", *[copies] * rows), *few), batch_size=1, world_size=ranks)
+    few = (in_one_shard(name, 1) for name in "bcdefghijklm"[:others])
+    case = replace(SMALL, stocks=(in_one_shard("a", *[copies] * rows), *few), batch_size=1, world_size=ranks)
     assert case.is_feasible()
     for seed in range(6):
         seeded = replace(case, seed=seed)
@@ -203,10 +209,12 @@ def test_passes_tell_how_often_a_source_is_gone_through(passes: float) -> None:
 
 def test_an_empty_source_is_an_error_by_temperature_too() -> None:
     with pytest.raises(PlanError, match="source 'b' has no samples"):
-        replace(SMALL, stocks=(*SMALL.stocks, one("b")), weights=Temperature(1.0)).plan()
+        replace(SMALL, stocks=(*SMALL.stocks, in_one_shard("b")), weights=Temperature(1.0)).plan()
 
 
-@pytest.mark.parametrize("stock", [one("a"), Stock(name="a", shards=((ONE // 3,),))], ids=["no rows", "a third of one"])
+@pytest.mark.parametrize(
+    "stock", [in_one_shard("a"), Stock(name="a", shards=((ONE // 3,),))], ids=["no rows", "a third of one"]
+)
 def test_sources_without_a_single_copy_are_refused(stock: Stock) -> None:
     with pytest.raises(PlanError, match=r"source 'a' has|the sources have fewer"):
         replace(SMALL, stocks=(stock,)).plan()
@@ -264,7 +272,7 @@ def test_an_independent_composition_emits_the_same_samples_but_for_the_ends_of_p
 
 
 def test_shares_of_6_3_and_1_in_batches_of_16() -> None:
-    stocks = tuple(one(name, *[1] * 2000) for name in "abc")
+    stocks = tuple(in_one_shard(name, *[1] * 2000) for name in "abc")
     case = replace(SMALL, stocks=stocks, batch_size=16, weights={"a": 6, "b": 3, "c": 1}, steps=200, shuffle=500)
     lacking = {}
     for composition in ("stratified", "independent"):
@@ -276,7 +284,11 @@ def test_shares_of_6_3_and_1_in_batches_of_16() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_copies_on_the_cuts_of_ranks_with_runs_of_their_own_do_not_meet(ranks: int) -> None:
-    stocks = (one("a", *[6] * 13 * ranks), one("b", *[1] * 46 * ranks), one("c", *[4, 1, 1] * 6 * ranks))  # one window
+    stocks = (
+        in_one_shard("a", *[6] * 13 * ranks),
+        in_one_shard("b", *[1] * 46 * ranks),
+        in_one_shard("c", *[4, 1, 1] * 6 * ranks),
+    )  # one window
     case = replace(SMALL, stocks=stocks, batch_size=8, world_size=ranks, shuffle=10_000)
     assert laid(case.plan()).runs(0)[0].world_size == ranks
     shared = 0
@@ -289,7 +301,7 @@ def test_copies_on_the_cuts_of_ranks_with_runs_of_their_own_do_not_meet(ranks: i
 
 
 def test_a_part_of_a_batch_has_all_sources_too() -> None:
-    stocks = (one("a", *[1] * 800), one("b", *[1] * 800))
+    stocks = (in_one_shard("a", *[1] * 800), in_one_shard("b", *[1] * 800))
     case = replace(SMALL, stocks=stocks, batch_size=32, shuffle=320)
     plan = case.plan()
     halves = [Counter(item.name for item in read(plan, step, 0, 16)) for step in range(plan.num_steps)]

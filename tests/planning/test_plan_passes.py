@@ -65,8 +65,8 @@ def copies_by_pass(case: Case, epochs: int) -> dict[tuple[str, int], list[Item]]
             for segment in segments(case, epoch):
                 steps = batches[segment.start : segment.start + segment.num_steps]
                 for item in (item for batch in steps for item in batch):
-                    at = [stock.name for stock in case.stocks].index(item.name)
-                    result[item.name, segment.parts[at].pass_number].append(item)
+                    source = [stock.name for stock in case.stocks].index(item.name)
+                    result[item.name, segment.parts[source].pass_number].append(item)
             continue
         for stock in case.stocks:
             mine = [batch for batch in batches if batch[0].name == stock.name]
@@ -112,16 +112,16 @@ def lost_at_most(case: Case, stock: Stock) -> int:
 
 
 def check_passes(case: Case, epochs: int) -> None:
-    found, quota = copies_by_pass(case, epochs), case.quota()
+    copies_of_pass, quota = copies_by_pass(case, epochs), case.quota()
     for stock in case.stocks:
-        numbers = sorted(number for name, number in found if name == stock.name)
+        numbers = sorted(number for name, number in copies_of_pass if name == stock.name)
         if not numbers:
             continue
         assert numbers == list(range(len(numbers)))  # none is skipped
         wanted = max(quota[stock.name], case.in_pass(stock))
         passes = oracle.passes_of(stock.total, wanted)
         for number in numbers:
-            items = found[stock.name, number]
+            items = copies_of_pass[stock.name, number]
             assert len(set(items)) == len(items)  # no copy comes twice in a pass, whatever the epochs
             counts = Counter(item.sample for item in items)
             for (_, shard, row), count in counts.items():
@@ -169,7 +169,7 @@ def test_mixed_epochs_that_cross_a_pass_keep_copies_in_different_global_batches(
 @given(short_cases("debiased"), st.integers(2, 5))
 def test_ranks_that_draw_alone_go_through_the_passes_together(case: Case, epochs: int) -> None:
     case = replace(case, same_source_across="rank")
-    found: dict[tuple[str, int], list[Item]] = defaultdict(list)
+    copies_of_pass: dict[tuple[str, int], list[Item]] = defaultdict(list)
     for epoch in range(epochs):
         plan = case.plan(epoch)
         steps = [by_rank(plan, case, step) for step in range(plan.num_steps)]
@@ -177,9 +177,11 @@ def test_ranks_that_draw_alone_go_through_the_passes_together(case: Case, epochs
             for stock in case.stocks:
                 mine = [of_ranks[rank] for of_ranks in steps if of_ranks[rank][0].name == stock.name]
                 for part in debiased_walk(case, stock, epoch) if mine else []:
-                    found[stock.name, part.pass_number] += [item for one in mine[: part.num_batches] for item in one]
+                    copies_of_pass[stock.name, part.pass_number] += [
+                        item for batch in mine[: part.num_batches] for item in batch
+                    ]
                     mine = mine[part.num_batches :]
-    for items in found.values():
+    for items in copies_of_pass.values():
         assert len(set(items)) == len(items)  # each copy of a pass goes to one rank
 
 
@@ -189,7 +191,7 @@ def test_any_epoch_lies_where_walking_there_epoch_by_epoch_leads(
     per_pass: int, per_epoch: int, most: int, size: int, epoch: int
 ) -> None:
     most = min(most, per_epoch)
-    found = segments_of(
+    segments_of_epoch = segments_of(
         epoch,
         num_steps=per_epoch,
         in_pass=[per_pass * size],
@@ -198,10 +200,10 @@ def test_any_epoch_lies_where_walking_there_epoch_by_epoch_leads(
         begin=[(0, 0)],
     )
     expected = oracle.walk(epoch, per_pass=per_pass, per_epoch=per_epoch, most=most)
-    assert [(part.parts[0].pass_number, part.parts[0].first, part.num_steps) for part in found] == [
+    assert [(part.parts[0].pass_number, part.parts[0].first, part.num_steps) for part in segments_of_epoch] == [
         (part.pass_number, part.first * size, part.num_batches) for part in expected
     ]
-    assert [part.parts[0].num_copies for part in found] == [part.num_batches * size for part in expected]
+    assert [part.parts[0].num_copies for part in segments_of_epoch] == [part.num_batches * size for part in expected]
 
 
 def even(quota: Sequence[int], size: int) -> Callable[[int], list[int]]:
@@ -226,16 +228,18 @@ def test_segments_tile_an_epoch_and_passes_follow_each_other(
     mixture: tuple[list[int], list[int], int, int, int], start: int
 ) -> None:
     quota, in_pass, num_steps, size, most = mixture
-    at: list[tuple[int, int] | None] = [None] * len(quota)  # (pass, copy) at which each source goes on
+    ends: list[tuple[int, int] | None] = [None] * len(quota)  # (pass, copy) at which each source goes on
     for epoch in range(start, start + 6):
-        found = segments_of(
+        segments_of_epoch = segments_of(
             epoch, num_steps=num_steps, in_pass=in_pass, most=most, taken=even(quota, size), begin=[(0, 0)] * len(quota)
         )
-        assert [part.start for part in found] == [sum(one.num_steps for one in found[:i]) for i in range(len(found))]
-        assert sum(part.num_steps for part in found) == num_steps
-        assert all(part.num_steps >= most for part in found)
+        assert [part.start for part in segments_of_epoch] == [
+            sum(earlier.num_steps for earlier in segments_of_epoch[:i]) for i in range(len(segments_of_epoch))
+        ]
+        assert sum(part.num_steps for part in segments_of_epoch) == num_steps
+        assert all(part.num_steps >= most for part in segments_of_epoch)
         for source, each in enumerate(quota):
-            parts = [segment.parts[source] for segment in found]
+            parts = [segment.parts[source] for segment in segments_of_epoch]
             assert sum(part.num_copies for part in parts) == each
             if each >= in_pass[source]:
                 assert {part.pass_number for part in parts} == {epoch}
@@ -243,13 +247,13 @@ def test_segments_tile_an_epoch_and_passes_follow_each_other(
             for pass_number, first, copies in parts:
                 assert first + copies <= in_pass[source]
                 if copies:
-                    assert at[source] in (None, (pass_number, first)) or first == 0
-                    goes_on = at[source]
+                    assert ends[source] in (None, (pass_number, first)) or first == 0
+                    goes_on = ends[source]
                     if goes_on is not None and goes_on != (pass_number, first):
                         assert pass_number == goes_on[0] + 1
                         lost_steps = (in_pass[source] - goes_on[1] - 3) * num_steps / each
                         assert lost_steps < 2 * most
-                    at[source] = (pass_number, first + copies)
+                    ends[source] = (pass_number, first + copies)
 
 
 @drawn(8)
@@ -338,12 +342,12 @@ def test_a_sample_comes_back_only_after_about_a_whole_pass_of_its_consumer(case:
         apart = (len(batches) * case.batch_size // rounds - rounds) // case.batch_size - 2 * longest
         last_seen: dict[Sample, int] = {}
         sooner: set[Sample] = set()
-        for at, batch in enumerate(batches):
+        for turn, batch in enumerate(batches):
             for item in batch:
                 if item.sample in last_seen and apart > 0:
                     measured += 1
-                    sooner |= {item.sample} if at - last_seen[item.sample] < apart else set()
-                last_seen[item.sample] = at
+                    sooner |= {item.sample} if turn - last_seen[item.sample] < apart else set()
+                last_seen[item.sample] = turn
         assert len(sooner) <= (len(lanes) == 1)
     event("measured" if measured else "too short to measure")
 
@@ -370,10 +374,10 @@ def test_an_epoch_too_short_to_be_cut_loses_fewer_than_2m_batches_at_the_end_of_
     # 28 copies, global batches of 2: 14 batches a pass, 5 an epoch, at most m = 3 copies of a sample.
     stock = Stock(name="a", shards=((3 * ONE, *(ONE,) * 25),))
     case = replace(SMALL, stocks=(stock,), batch_size=2, steps=5)
-    found = copies_by_pass(case, 3)
-    assert [number for _, number in found] == [0, 1]
+    copies_of_pass = copies_by_pass(case, 3)
+    assert [number for _, number in copies_of_pass] == [0, 1]
     assert case.most()["a"] == 3
-    assert 14 - len(found["a", 0]) // 2 == 4  # an epoch of 5 has no two parts of at least 3
+    assert 14 - len(copies_of_pass["a", 0]) // 2 == 4  # an epoch of 5 has no two parts of at least 3
 
 
 def test_fewer_than_2m_steps_are_lost_where_mixed_sources_cross_one_after_another() -> None:

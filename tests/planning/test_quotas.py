@@ -37,10 +37,10 @@ def quotas(supplies: list[Supply], *, weights: Any = None, steps: int | None = N
 @drawn(60)
 @given(st.lists(st.fractions(0, 100, max_denominator=1000), min_size=1, max_size=6).filter(any), st.integers(0, 500))
 def test_quotas_are_floor_or_ceiling_of_their_share_and_sum_to_the_total(shares: list[Fraction], total: int) -> None:
-    found = largest_remainder(shares, total)
-    assert sum(found) == total
-    assert found == oracle.share_out(shares, total)
-    for share, quota in zip(shares, found, strict=True):
+    parts = largest_remainder(shares, total)
+    assert sum(parts) == total
+    assert parts == oracle.share_out(shares, total)
+    for share, quota in zip(shares, parts, strict=True):
         assert abs(quota - share * total / sum(shares)) < 1
 
 
@@ -92,9 +92,9 @@ def test_passes_say_how_often_a_source_is_gone_through() -> None:
 
 def test_weights_change_at_their_steps() -> None:
     changes = [(0, {"a": 1, "b": 0}), (6, {"a": 1, "b": 3})]
-    found = shared([once("a", 100), once("b", 100)], weights=changes, steps=10, size=10)
-    assert found == [WeightPhase(0, (6, 0), (True, False)), WeightPhase(6, (1, 3), (True, True))]
-    assert [(part.start, part.stop) for part in found] == [(0, 6), (6, 10)]
+    phases = shared([once("a", 100), once("b", 100)], weights=changes, steps=10, size=10)
+    assert phases == [WeightPhase(0, (6, 0), (True, False)), WeightPhase(6, (1, 3), (True, True))]
+    assert [(part.start, part.stop) for part in phases] == [(0, 6), (6, 10)]
 
 
 def test_weights_may_name_what_is_left_out() -> None:

@@ -37,7 +37,7 @@ def factors_of(rows: list[list[int]], threshold: float, **how: Any) -> list[floa
     """Return r of each row, all from one source."""
     counts = counted(rows, sorted({label for row in rows for label in row}))
     (factors,) = class_factors([counts], RepeatFactor(threshold, **how))
-    return [one / ONE for one in sample_factors(Presence.of(rows), counts.ids, factors).tolist()]
+    return [factor / ONE for factor in sample_factors(Presence.of(rows), counts.ids, factors).tolist()]
 
 
 def test_labels_of_detectron2s_own_test() -> None:
@@ -69,8 +69,8 @@ def test_lvis_v1_at_its_own_threshold() -> None:
     ("ratio", "power", "expected"), [(4, 0.5, 2.0), (2, 0.5, 1.414214), (4, 1.0, 4.0), (2, 1.0, 2.0), (8, 1 / 3, 2.0)]
 )
 def test_the_factor_is_the_power_of_threshold_over_frequency(ratio: float, power: float, expected: float) -> None:
-    (found,) = repeat_factors(np.array([0.1 / ratio]), threshold=0.1, power=power).tolist()
-    assert found == pytest.approx(expected, abs=1e-6)
+    (factor,) = repeat_factors(np.array([0.1 / ratio]), threshold=0.1, power=power).tolist()
+    assert factor == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_default_power_is_the_square_root() -> None:
@@ -79,8 +79,8 @@ def test_the_default_power_is_the_square_root() -> None:
 
 def test_a_sample_has_the_largest_factor_of_its_labels_and_none_has_one() -> None:
     rows = Presence.of([[3, 9], [], [9], [3], []])
-    found = sample_factors(rows, np.array([3, 9]), np.array([4 * ONE, 2 * ONE]))
-    assert (found // ONE).tolist() == [4, 1, 2, 4, 1]
+    factors = sample_factors(rows, np.array([3, 9]), np.array([4 * ONE, 2 * ONE]))
+    assert (factors // ONE).tolist() == [4, 1, 2, 4, 1]
 
 
 def test_rows_without_labels_shift_no_factor_to_a_neighbour() -> None:
@@ -106,20 +106,20 @@ def test_no_samples_at_all_give_no_error() -> None:
 def test_frequencies_are_those_of_all_sources_that_know_the_label() -> None:
     a = counted([[0], [0], [1], [1], [1]], [0, 1], ("cat", "dog"))
     b = counted([[5], [5], [5], [6], [6]], [5, 6], ("cat", "owl"))
-    assert [one.tolist() for one in frequencies([a, b], scope="all")] == [[0.5, 0.6], [0.5, 0.4]]
-    assert [one.tolist() for one in frequencies([a, b], scope="source")] == [[0.4, 0.6], [0.6, 0.4]]
+    assert [frequency.tolist() for frequency in frequencies([a, b], scope="all")] == [[0.5, 0.6], [0.5, 0.4]]
+    assert [frequency.tolist() for frequency in frequencies([a, b], scope="source")] == [[0.4, 0.6], [0.6, 0.4]]
 
 
 def test_ids_without_names_mean_something_within_their_source_only() -> None:
     a, b = counted([[0], [1]], [0, 1]), counted([[0], [0], [0], [1]], [0, 1])
-    assert [one.tolist() for one in frequencies([a, b], scope="all")] == [[0.5, 0.5], [0.75, 0.25]]
+    assert [frequency.tolist() for frequency in frequencies([a, b], scope="all")] == [[0.5, 0.5], [0.75, 0.25]]
 
 
 def test_factors_of_parts_taken_together_are_those_of_the_whole() -> None:
     """A label that lies in one part of eight is as rare as it is in the whole, wherever one looks from."""
     rows = [[label % 3] for label in range(80)]
     rows[7] = [7]
-    parts = [counted(rows[at::8], [0, 1, 2, 7], ("a", "b", "c", "d")) for at in range(8)]
+    parts = [counted(rows[part::8], [0, 1, 2, 7], ("a", "b", "c", "d")) for part in range(8)]
     (whole,) = class_factors([counted(rows, [0, 1, 2, 7], ("a", "b", "c", "d"))], RepeatFactor(0.5))
     for part in class_factors(parts, RepeatFactor(0.5)):
         assert part.tolist() == whole.tolist()
@@ -202,7 +202,7 @@ def counted_quickly(rows: list[list[int]]) -> ClassCounts:
         for label in set(row):
             numbers[label] = numbers.get(label, 0) + 1
     ids = sorted(numbers)
-    return ClassCounts(ids=np.array(ids), num_samples=np.array([numbers[one] for one in ids]), total=len(rows))
+    return ClassCounts(ids=np.array(ids), num_samples=np.array([numbers[label] for label in ids]), total=len(rows))
 
 
 @pytest.mark.parametrize(
@@ -239,19 +239,19 @@ def test_a_million_samples_of_1203_classes_need_no_dense_matrix() -> None:
     vocabulary = np.arange(3 * classes)
     factors = np.full(len(vocabulary), 2 * ONE)
     tracemalloc.start()
-    found = sample_factors(presence, vocabulary, factors)
+    per_sample = sample_factors(presence, vocabulary, factors)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(found) == rows
+    assert len(per_sample) == rows
     assert peak < 100_000_000  # a dense matrix of bytes alone would take 1.2 GB
 
 
 def test_rows_that_are_no_rows_are_refused() -> None:
-    one = np.ones(1, np.int64)
+    single = np.ones(1, np.int64)
     with pytest.raises(ValueError, match="`indptr` must run from 0 to the number of ids, 1"):
-        Presence(indptr=np.array([0, 2]), ids=one, counts=one)
+        Presence(indptr=np.array([0, 2]), ids=single, counts=single)
     with pytest.raises(ValueError, match="`counts` must have one entry for each of 1 ids; got 0"):
-        Presence(indptr=np.array([0, 1]), ids=one, counts=one[:0])
+        Presence(indptr=np.array([0, 1]), ids=single, counts=single[:0])
 
 
 def test_joined_rows_are_those_of_the_parts_one_after_another() -> None:

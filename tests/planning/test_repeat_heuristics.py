@@ -20,7 +20,7 @@ named_rows = st.lists(st.lists(st.sampled_from(NAMES), max_size=4), min_size=1, 
 
 
 def factors(sources: dict[str, LabelRows], how: RepeatFactor) -> dict[str, list[float]]:
-    return {name: (found / ONE).tolist() for name, found in factors_by_labels(sources, how).items()}
+    return {name: (scaled / ONE).tolist() for name, scaled in factors_by_labels(sources, how).items()}
 
 
 def of_rows(rows: list[list[int]], how: RepeatFactor) -> list[float]:
@@ -74,13 +74,13 @@ def test_samples_without_labels_come_once_or_not_at_all() -> None:
 def test_a_source_that_does_not_know_a_class_changes_nothing_for_it(
     first: list[list[str]], second: list[list[str]], threshold: float
 ) -> None:
-    one = LabelRows.of_sets(first, classes=NAMES)
-    two = LabelRows.of_sets(second, classes=NAMES)
+    first_labels = LabelRows.of_sets(first, classes=NAMES)
+    second_labels = LabelRows.of_sets(second, classes=NAMES)
     foreign = LabelRows.of_sets([["gnu"], [], ["gnu", "hen"]], classes=["gnu", "hen"])
     unnamed = LabelRows.of_sets([[0], [1], [1]])
     how = RepeatFactor(threshold)
-    alone = factors({"one": one, "two": two}, how)
-    together = factors({"one": one, "two": two, "foreign": foreign, "unnamed": unnamed}, how)
+    alone = factors({"one": first_labels, "two": second_labels}, how)
+    together = factors({"one": first_labels, "two": second_labels, "foreign": foreign, "unnamed": unnamed}, how)
     assert {name: together[name] for name in alone} == alone
 
 
@@ -90,11 +90,11 @@ def test_frequencies_are_over_the_sources_that_know_a_class(
 ) -> None:
     sets = {"one": first, "two": second}
     sources = {name: LabelRows.of_sets(rows, classes=NAMES) for name, rows in sets.items()}
-    found = factors(sources, RepeatFactor(threshold, scope=scope))
+    factors_of = factors(sources, RepeatFactor(threshold, scope=scope))
     for name, rows in sets.items():
         over = first + second if scope == "all" else rows
-        for row, factor in zip(rows, found[name], strict=True):
-            naive = [math.sqrt(threshold / (sum(label in one for one in over) / len(over))) for label in row]
+        for row, factor in zip(rows, factors_of[name], strict=True):
+            naive = [math.sqrt(threshold / (sum(label in labels for labels in over) / len(over))) for label in row]
             assert factor == pytest.approx(max([1.0, *naive]), abs=1e-6)
 
 
@@ -110,8 +110,8 @@ def test_min_count_is_over_the_sources_that_know_a_class() -> None:
 def test_a_median_counts_a_shared_class_once() -> None:
     classes = ["a", "b", "c"]
     sources = {name: LabelRows.of_sets([["a"]] * 8 + [["b"]] * 4 + [["c"]], classes=classes) for name in "xy"}
-    found = factors({**sources, "z": LabelRows.of_sets([["a"]], classes=["a"])}, RepeatFactor("median"))
-    assert found["x"][-1] == pytest.approx(2.0)  # f(b) is the median of three
+    factors_of = factors({**sources, "z": LabelRows.of_sets([["a"]], classes=["a"])}, RepeatFactor("median"))
+    assert factors_of["x"][-1] == pytest.approx(2.0)  # f(b) is the median of three
 
 
 @pytest.mark.parametrize(

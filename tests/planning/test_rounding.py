@@ -98,12 +98,14 @@ def test_rows_of_equal_factor_are_rounded_up_in_an_order_of_each_pass() -> None:
 
 def test_the_rounding_of_a_pass_depends_on_the_shards_paths_not_on_the_order_in_which_they_are_listed() -> None:
     factors = [np.full(size, 5 * ONE // 4) for size in (9, 4, 14)]
-    one = Line(Supply.of("a", ["x", "y", "z"], factors), key=5, at_least=0)
+    line = Line(Supply.of("a", ["x", "y", "z"], factors), key=5, at_least=0)
     other = Line(Supply.of("a", ["z", "x", "y"], [factors[2], factors[0], factors[1]]), key=5, at_least=0)
-    assert [one.copies(shard).tolist() for shard in (0, 1, 2)] == [other.copies(shard).tolist() for shard in (1, 2, 0)]
-    at, other_at = one.at(np.arange(one.length)), other.at(np.arange(one.length))
-    assert np.array_equal(at.row, other_at.row)
-    assert np.array_equal(at.shard, np.array([1, 2, 0])[np.argsort([1, 2, 0])][np.array([2, 0, 1])[other_at.shard]])
+    assert [line.copies(shard).tolist() for shard in (0, 1, 2)] == [other.copies(shard).tolist() for shard in (1, 2, 0)]
+    places, other_places = line.at(np.arange(line.length)), other.at(np.arange(line.length))
+    assert np.array_equal(places.row, other_places.row)
+    assert np.array_equal(
+        places.shard, np.array([1, 2, 0])[np.argsort([1, 2, 0])][np.array([2, 0, 1])[other_places.shard]]
+    )
 
 
 @drawn(40)

@@ -35,9 +35,9 @@ def test_turns_and_lanes_are_what_counting_gives(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedule, "STEPS_PER_BLOCK", block)
-        found = ShuffledSchedule(stretches, key=key, lanes=lanes)
-        order = found.sources().tolist()
-        assert len(order) == found.num_steps == stretches[-1].stop
+        shuffled = ShuffledSchedule(stretches, key=key, lanes=lanes)
+        order = shuffled.sources().tolist()
+        assert len(order) == shuffled.num_steps == stretches[-1].stop
         for part in stretches:
             counts = Counter(order[part.start : part.stop])
             assert tuple(counts[source] for source in range(len(part.quotas))) == part.quotas
@@ -45,26 +45,26 @@ def test_turns_and_lanes_are_what_counting_gives(
         seen_in_lane: Counter[tuple[int, int]] = Counter()
         for step, source in enumerate(order):
             lane = step % lanes
-            assert found.turn(step) == Turn(source, seen[source], seen_in_lane[source, lane])
-            counted = [seen_in_lane[source, one] for one in range(lanes)]
-            assert found.lane_counts(source, seen[source]).tolist() == counted
+            assert shuffled.turn(step) == Turn(source, seen[source], seen_in_lane[source, lane])
+            counted = [seen_in_lane[source, any_lane] for any_lane in range(lanes)]
+            assert shuffled.lane_counts(source, seen[source]).tolist() == counted
             seen[source] += 1
             seen_in_lane[source, lane] += 1
         for source in range(len(stretches[0].quotas)):
-            total = [seen_in_lane[source, one] for one in range(lanes)]
-            assert found.lane_counts(source, seen[source]).tolist() == total
+            total = [seen_in_lane[source, any_lane] for any_lane in range(lanes)]
+            assert shuffled.lane_counts(source, seen[source]).tolist() == total
 
 
 @given(st.integers(1, 60), st.integers(1, 5))
 def test_a_single_source_is_drawn_at_every_step(num_steps: int, lanes: int) -> None:
-    one, other = (
+    single, shuffled = (
         SingleSchedule(num_steps, lanes),
         ShuffledSchedule([WeightPhase(0, (num_steps,), (True,))], key=1, lanes=lanes),
     )
-    assert one.num_steps == other.num_steps
+    assert single.num_steps == shuffled.num_steps
     for step in range(num_steps):
-        assert one.turn(step) == other.turn(step)
-        assert one.lane_counts(0, step).tolist() == other.lane_counts(0, step).tolist()
+        assert single.turn(step) == shuffled.turn(step)
+        assert single.lane_counts(0, step).tolist() == shuffled.lane_counts(0, step).tolist()
 
 
 def test_lanes_do_not_change_the_order() -> None:

@@ -26,9 +26,9 @@ def edges(demand: int, smallest: int, largest: int) -> list[tuple[int, int]]:
 def test_windows_tile_a_run_and_are_neither_too_short_nor_too_long(smallest: int, more: int) -> None:
     largest = smallest + more
     for demand in range(1, 130):
-        found = edges(demand, smallest, largest)
-        windows = sorted(set(found))
-        assert all(first <= batch < last for batch, (first, last) in enumerate(found))
+        windows_of_batch = edges(demand, smallest, largest)
+        windows = sorted(set(windows_of_batch))
+        assert all(first <= batch < last for batch, (first, last) in enumerate(windows_of_batch))
         assert [first for first, _ in windows] == [0, *(last for _, last in windows[:-1])]
         assert windows[-1][1] == demand
         for first, last in windows:
@@ -65,7 +65,7 @@ def dealt(samples: list[int], num_batches: int, key: int = 1, **shared: Int64) -
         batches_key=99,
     )
     assert sorted(order.ravel().tolist()) == list(range(len(samples)))
-    return [[samples[at] for at in batch] for batch in order.tolist()]
+    return [[samples[place] for place in batch] for batch in order.tolist()]
 
 
 @drawn(80)
@@ -92,7 +92,7 @@ def test_copies_on_a_cut_go_to_different_batches_on_both_sides(
     cut = 1000  # copies of this sample lie at the end of the one run and at the beginning of the next
     low = dealt([*range(size - here), *[cut] * here], num_batches, key, after=np.array([cut]))
     high = dealt([*[cut] * there, *range(2000, 2000 + size - there)], num_batches, key + 1, before=np.array([cut]))
-    assert all((cut in one) + (cut in other) <= 1 for one, other in zip(low, high, strict=True))
+    assert all((cut in batch) + (cut in other) <= 1 for batch, other in zip(low, high, strict=True))
 
 
 def test_batches_are_shuffled_alike_on_all_ranks_and_samples_are_not() -> None:
@@ -107,7 +107,7 @@ def test_batches_are_shuffled_alike_on_all_ranks_and_samples_are_not() -> None:
         )
         for key in (1, 2)
     ]
-    first = [next(at for at, batch in enumerate(order.tolist()) if 0 in batch) for order in orders]
+    first = [next(place for place, batch in enumerate(order.tolist()) if 0 in batch) for order in orders]
     assert first[0] == first[1]
     assert not np.array_equal(orders[0], orders[1])
 
@@ -125,9 +125,9 @@ def test_each_sample_comes_to_each_batch_about_equally_often() -> None:
 
 @given(st.integers(1, 200), st.integers(1, 9))
 def test_rounds_go_through_every_position_once(length: int, rounds: int) -> None:
-    found = round_by_round(np.arange(length), length=length, rounds=rounds).tolist()
-    assert sorted(found) == list(range(length))
-    assert found == [at for first in range(rounds) for at in range(first, length, rounds)]
+    places = round_by_round(np.arange(length), length=length, rounds=rounds).tolist()
+    assert sorted(places) == list(range(length))
+    assert places == [place for first in range(rounds) for place in range(first, length, rounds)]
 
 
 @given(st.integers(1, 200), st.integers(1, 9), st.data())
