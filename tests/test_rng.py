@@ -25,7 +25,7 @@ def splitmix64(state: int) -> int:
 
 
 def test_draws_are_the_published_numbers_of_splitmix64_seeded_with_zero() -> None:
-    assert [hex(one) for one in draws(0, [1, 2, 3]).tolist()] == [
+    assert [hex(number) for number in draws(0, [1, 2, 3]).tolist()] == [
         "0xe220a8397b1dcdaf",
         "0x6e789e6aa1b965f4",
         "0x6c45d188009454f",
@@ -34,8 +34,8 @@ def test_draws_are_the_published_numbers_of_splitmix64_seeded_with_zero() -> Non
 
 @given(st.integers(0, MASK), st.lists(st.integers(0, MASK), max_size=20))
 def test_draws_follow_the_counter_alone(key: int, counters: list[int]) -> None:
-    found = draws(key, np.array(counters, np.uint64))
-    assert found.tolist() == [splitmix64(key + counter * 0x9E3779B97F4A7C15) for counter in counters]
+    numbers = draws(key, np.array(counters, np.uint64))
+    assert numbers.tolist() == [splitmix64(key + counter * 0x9E3779B97F4A7C15) for counter in counters]
 
 
 def test_draws_keep_the_shape_of_their_counters() -> None:
@@ -49,8 +49,8 @@ def test_fold_gives_64_bits_and_depends_on_every_id(ids: list[int]) -> None:
     key = fold(*ids)
     assert 0 <= key <= MASK
     assert fold(*ids, 0) != key
-    for at in range(len(ids)):
-        assert fold(*ids[:at], ids[at] + 1, *ids[at + 1 :]) != key
+    for place in range(len(ids)):
+        assert fold(*ids[:place], ids[place] + 1, *ids[place + 1 :]) != key
 
 
 def test_fold_of_neighbouring_ids_does_not_collide() -> None:
@@ -87,8 +87,8 @@ def test_each_bit_is_set_half_the_time(bit: int) -> None:
 
 
 def test_keys_of_neighbouring_ids_give_unrelated_numbers() -> None:
-    one, other = (draws(fold(9, key), np.arange(20_000)).astype(np.float64) for key in (0, 1))
-    assert abs(np.corrcoef(one, other)[0, 1]) < 0.04
+    first, second = (draws(fold(9, key), np.arange(20_000)).astype(np.float64) for key in (0, 1))
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.04
 
 
 @given(
@@ -96,8 +96,8 @@ def test_keys_of_neighbouring_ids_give_unrelated_numbers() -> None:
 )
 def test_multiply_shift_is_exact_in_128_bits(values: list[int], factor: int, shift: int) -> None:
     fitting = [value for value in values if value * factor >> shift < 1 << 63]
-    found = multiply_shift(np.array(fitting, np.int64), factor, shift=shift)
-    assert found.tolist() == [value * factor >> shift for value in fitting]
+    products = multiply_shift(np.array(fitting, np.int64), factor, shift=shift)
+    assert products.tolist() == [value * factor >> shift for value in fitting]
 
 
 def test_no_global_generator_is_read_or_moved() -> None:

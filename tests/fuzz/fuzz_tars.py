@@ -108,15 +108,17 @@ def local_file(raw: bytes) -> Iterator[tuple[io.FileIO, str]]:
 
 def _place(draw: random.Random, raw: bytearray) -> int:
     """Return a position, mostly one where something begins."""
-    at = draw.randrange(len(raw) + 1)
-    return at if draw.random() < 0.3 else at // BLOCK * BLOCK
+    position = draw.randrange(len(raw) + 1)
+    return position if draw.random() < 0.3 else position // BLOCK * BLOCK
 
 
 def change_bytes(draw: random.Random, raw: bytearray) -> None:
     for _ in range(draw.choice([1, 1, 2, 8])):
         if raw:
-            at = min(_place(draw, raw) + draw.choice([0, draw.randrange(BLOCK)]), len(raw) - 1)
-            raw[at] = draw.choice([raw[at] ^ 1 << draw.randrange(8), draw.randrange(256), 0, 0xFF, ord("0"), ord("/")])
+            position = min(_place(draw, raw) + draw.choice([0, draw.randrange(BLOCK)]), len(raw) - 1)
+            raw[position] = draw.choice(
+                [raw[position] ^ 1 << draw.randrange(8), draw.randrange(256), 0, 0xFF, ord("0"), ord("/")]
+            )
 
 
 def cut(draw: random.Random, raw: bytearray) -> None:
@@ -124,8 +126,8 @@ def cut(draw: random.Random, raw: bytearray) -> None:
 
 
 def leave_out(draw: random.Random, raw: bytearray) -> None:
-    at = _place(draw, raw)
-    del raw[at : at + draw.choice([1, BLOCK, 2 * BLOCK, draw.randrange(4 * BLOCK)])]
+    position = _place(draw, raw)
+    del raw[position : position + draw.choice([1, BLOCK, 2 * BLOCK, draw.randrange(4 * BLOCK)])]
 
 
 def copy_blocks(draw: random.Random, raw: bytearray) -> None:
@@ -135,16 +137,16 @@ def copy_blocks(draw: random.Random, raw: bytearray) -> None:
 
 
 def overwrite(draw: random.Random, raw: bytearray) -> None:
-    at, count = _place(draw, raw), draw.choice([16, BLOCK, 2 * BLOCK])
-    raw[at : at + count] = draw.choice([bytes(count), draw.randbytes(count), b"<html>".ljust(count)])
+    position, count = _place(draw, raw), draw.choice([16, BLOCK, 2 * BLOCK])
+    raw[position : position + count] = draw.choice([bytes(count), draw.randbytes(count), b"<html>".ljust(count)])
 
 
 def change_header(draw: random.Random, raw: bytearray) -> None:
     """Change a field of a header, and mostly its checksum with it."""
-    heads = [at for at in range(0, len(raw) - BLOCK + 1, BLOCK) if raw[at + 257 : at + 262] == b"ustar"]
+    heads = [head for head in range(0, len(raw) - BLOCK + 1, BLOCK) if raw[head + 257 : head + 262] == b"ustar"]
     if not heads:
         return
-    at = draw.choice(heads)
+    head = draw.choice(heads)
     begin, new = draw.choice([
         (124, b"%011o\0" % draw.choice([0, 1, 511, 512, 513, 1 << 20, 8**11 - 1])),
         (124, b"\x80" + draw.choice([0, 5, 1 << 33, 1 << 80]).to_bytes(11, "big")),
@@ -154,10 +156,10 @@ def change_header(draw: random.Random, raw: bytearray) -> None:
         (0, draw.choice([b"k1.jpg", b"a.jpg", b"./a.jpg", b"a.__key__", b"__x__/a.b", b".hid.jpg", b"a\0b.jpg", b"a\n.b.jpg", b"\xff.cls", b"/"]) + b"\0"),
         (257, draw.choice([b"ustar  \0", b"\0" * 8])),
     ])  # fmt: skip
-    raw[at + begin : at + begin + len(new)] = new
+    raw[head + begin : head + begin + len(new)] = new
     if draw.random() < 0.8:
-        block = raw[at : at + BLOCK]
-        raw[at + 148 : at + 156] = b"%06o\0 " % (sum(block[:148]) + sum(block[156:]) + 256)
+        block = raw[head : head + BLOCK]
+        raw[head + 148 : head + 156] = b"%06o\0 " % (sum(block[:148]) + sum(block[156:]) + 256)
 
 
 MUTATIONS = (change_bytes, change_bytes, cut, leave_out, copy_blocks, overwrite, change_header, change_header)
@@ -184,42 +186,42 @@ def mutated(draw: random.Random, tars: list[bytes]) -> tuple[bytes, list[bytes]]
 
 def samples_of(table: MemberTable, raw: bytes) -> Samples:
     """Read all rows by their offsets."""
-    found: Samples = {}
+    samples: Samples = {}
     for row, key in enumerate(table.keys):
-        found[key] = {}
-        for at in range(int(table.indptr[row]), int(table.indptr[row + 1])):
-            begin, size = int(table.offset[at]), int(table.size[at])
+        samples[key] = {}
+        for entry in range(int(table.indptr[row]), int(table.indptr[row + 1])):
+            begin, size = int(table.offset[entry]), int(table.size[entry])
             if begin < 0 or begin + size > len(raw):
                 raise WrongSampleError(f"bytes {begin} to {begin + size} of {len(raw)}")
-            found[key][table.fields[int(table.field[at])]] = raw[begin : begin + size]
-    return found
+            samples[key][table.fields[int(table.field[entry])]] = raw[begin : begin + size]
+    return samples
 
 
 def plain_headers(raw: bytes) -> bytes:
     """Return a tar without what we do not read: modes, owners and times, for which tarfile refuses a header."""
     plain = bytearray(raw)
-    for at in range(0, len(raw) - BLOCK + 1, BLOCK):
-        block = raw[at : at + BLOCK]
+    for head in range(0, len(raw) - BLOCK + 1, BLOCK):
+        block = raw[head : head + BLOCK]
         if b"%06o" % (sum(block) - sum(block[148:156]) + 256) == block[148:154]:
-            plain[at + 100 : at + 124] = b"0000000\0" * 3
-            plain[at + 136 : at + 148] = b"00000000000\0"
-            plain[at + 329 : at + 345] = b"0000000\0" * 2
+            plain[head + 100 : head + 124] = b"0000000\0" * 3
+            plain[head + 136 : head + 148] = b"00000000000\0"
+            plain[head + 329 : head + 345] = b"0000000\0" * 2
             if block[257:263] != b"ustar\0":  # GNU keeps times where the prefix is, which tarfile takes for one
-                plain[at + 345 : at + 500] = bytes(155)
-            block = bytes(plain[at : at + BLOCK])
-            plain[at + 148 : at + 156] = b"%06o\0 " % (sum(block) - sum(block[148:156]) + 256)
+                plain[head + 345 : head + 500] = bytes(155)
+            block = bytes(plain[head : head + BLOCK])
+            plain[head + 148 : head + 156] = b"%06o\0 " % (sum(block) - sum(block[148:156]) + 256)
     return bytes(plain)
 
 
 def inflated(raw: bytes) -> bytes:
     """Return as much as can be had of a compressed file."""
-    stream, found = zlib.decompressobj(wbits=31), b""
+    stream, content = zlib.decompressobj(wbits=31), b""
     try:
-        for at in range(len(raw)):
-            found += stream.decompress(raw[at : at + 1])
+        for position in range(len(raw)):
+            content += stream.decompress(raw[position : position + 1])
     except zlib.error:
         pass
-    return found
+    return content
 
 
 def by_tarfile(raw: bytes) -> list[tuple[str, Fields]]:
@@ -249,21 +251,21 @@ def by_tarfile(raw: bytes) -> list[tuple[str, Fields]]:
 def _target(name: str, contents: Fields) -> str | None:
     """Return the file before that a hard link points to."""
     bare = name.removeprefix("./")
-    return next((one for one in (name, bare, f"./{bare}") if one in contents), None)
+    return next((path for path in (name, bare, f"./{bare}") if path in contents), None)
 
 
-def check_samples(found: Samples, raw: bytes, origins: list[Samples], *, is_whole: bool) -> None:
+def check_samples(samples: Samples, raw: bytes, origins: list[Samples], *, is_whole: bool) -> None:
     """Raise unless every sample is of the good tar, or is in the mutated one.
 
     A stream cannot know that a key will come back: what it gave before it says so (not `is_whole`) may be a run of members.
     """
-    if any(all(origin.get(key) == fields for key, fields in found.items()) for origin in origins):
+    if any(all(origin.get(key) == fields for key, fields in samples.items()) for origin in origins):
         return
     runs = by_tarfile(raw)
     joined: Samples = {}
     for key, fields in runs:
         joined.setdefault(key, {}).update(fields)
-    for key, fields in found.items():
+    for key, fields in samples.items():
         is_there = fields == joined.get(key) or (not is_whole and (key, fields) in runs)
         if not is_there and all(fields != origin.get(key) for origin in origins):
             sizes = {name: len(value) for name, value in fields.items()}
@@ -272,14 +274,14 @@ def check_samples(found: Samples, raw: bytes, origins: list[Samples], *, is_whol
 
 def good_samples(raw: bytes) -> Samples:
     """Return the samples of a good tar; of an odd one that is refused, those before the error."""
-    found: Samples = {}
+    samples: Samples = {}
     with local_file(raw) as (_, path):
         try:
             for sample in tar_samples()([path]):
-                found[sample["__key__"]] = {name: sample[name] for name in sample if not name.startswith("__")}
+                samples[sample["__key__"]] = {name: sample[name] for name in sample if not name.startswith("__")}
         except ShardError:
             pass
-    return found
+    return samples
 
 
 def _table(raw: bytes, *, in_bulk: bool, regroup: bool) -> MemberTable | None:
@@ -328,10 +330,10 @@ def check_sidecar(draw: random.Random, good: bytes, sidecar: Sidecar) -> str:
         for _ in range(draw.choice([1, 1, 3])):
             draw.choice([change_bytes, change_bytes, cut, leave_out, copy_blocks, overwrite])(draw, raw)
         try:
-            found = from_bytes(bytes(raw), where="x.npz")
+            reread = from_bytes(bytes(raw), where="x.npz")
         except SidecarError:
             return "sidecar refused"
-        if to_bytes(found) != to_bytes(sidecar):
+        if to_bytes(reread) != to_bytes(sidecar):
             raise WrongSampleError("a sidecar was changed, and read as if it were not")
         return "sidecar read"
     return check_forged(draw, unpack(good))
@@ -343,20 +345,20 @@ def check_forged(draw: random.Random, arrays: dict[str, Any]) -> str:
     values = arrays[name].astype(np.int64)
     kind = draw.randrange(4)
     if kind == 0 and len(values):
-        at = draw.randrange(len(values))
-        values[at] = draw.choice([-1, 0, 1, 255, 1 << 31, (1 << 62) + 1, draw.randrange(1 << 40)])
+        index = draw.randrange(len(values))
+        values[index] = draw.choice([-1, 0, 1, 255, 1 << 31, (1 << 62) + 1, draw.randrange(1 << 40)])
     elif kind == 1:
         values = values[: draw.randrange(len(values) + 1)]
     elif kind == 2:
         values = np.concatenate([values, values[:3]])
-    changed = {**arrays, name: values} if kind < 3 else {one: arrays[one] for one in arrays if one != name}
+    changed = {**arrays, name: values} if kind < 3 else {other: arrays[other] for other in arrays if other != name}
     try:
-        found = from_bytes(pack(changed), where="x.npz")
+        forged = from_bytes(pack(changed), where="x.npz")
     except SidecarError:
         return "forged sidecar refused"
-    if len(found.table.offset) and found.table.sliceable:
-        assert int(found.table.offset.min()) >= 0, "a negative offset"
-        assert int((found.table.offset + found.table.size).max()) <= found.shard_size, "an offset beyond the shard"
+    if len(forged.table.offset) and forged.table.sliceable:
+        assert int(forged.table.offset.min()) >= 0, "a negative offset"
+        assert int((forged.table.offset + forged.table.size).max()) <= forged.shard_size, "an offset beyond the shard"
     return "forged sidecar read"
 
 
@@ -378,16 +380,16 @@ def fuzz(seed: int, first: int, count: int) -> Figures:
         for raw in dict.fromkeys(readable)
         if (table := _table(raw, in_bulk=False, regroup=False)) is not None
     ]
-    files = [to_bytes(one) for one in sidecars]
+    files = [to_bytes(sidecar) for sidecar in sidecars]
     before = signal.signal(signal.SIGALRM, _on_alarm)
     for number in range(first, first + count):
         draw = random.Random(f"{seed} {number}")
         if draw.random() < 0.25:
-            one = draw.randrange(len(files))
-            size, check = len(files[one]), partial(check_sidecar, draw, files[one], sidecars[one])
+            index = draw.randrange(len(files))
+            size, check = len(files[index]), partial(check_sidecar, draw, files[index], sidecars[index])
         else:
             raw, origins = mutated(draw, tars)
-            size, check = len(raw), partial(check_tar, draw, raw, [samples[one] for one in origins])
+            size, check = len(raw), partial(check_tar, draw, raw, [samples[origin] for origin in origins])
         _watched(check, size, number, figures)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)

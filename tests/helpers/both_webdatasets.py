@@ -24,11 +24,11 @@ def core(folder: Path) -> dict[str, Any]:
     mixed = equitar.mixed(sources, batch_size=5, repeat=0.4)
     return {
         "debiased": [flat(equitar.Loader(debiased, num_workers=workers)) for workers in (0, 2)],
-        "tuples": [list(one) for one in debiased.to_tuple("__key__", "label")],
+        "tuples": [list(row) for row in debiased.to_tuple("__key__", "label")],
         "mixed": [flat(equitar.Loader(mixed, num_workers=workers)) for workers in (0, 2)],
         "slices": [
-            one["__key__"]
-            for one in wds.DataPipeline(equitar.stages.slices(mixed), equitar.stages.read(), wds.decode())
+            sample["__key__"]
+            for sample in wds.DataPipeline(equitar.stages.slices(mixed), equitar.stages.read(), wds.decode())
         ],
         "repeats": flat(
             wds.DataPipeline(

@@ -28,7 +28,7 @@ class Case:
     def output(self, stage: Any = None, samples: Iterable[Any] | None = None) -> list[Any]:
         """Return what comes out, marks of ends of shards apart."""
         given = (stage or self.stage)(self.samples() if samples is None else samples)
-        return [self.compared(one) for one in given if one != {}]
+        return [self.compared(item) for item in given if item != {}]
 
 
 class Noted:
@@ -83,7 +83,7 @@ def check_gives_the_same_when_called_again(case: Case) -> None:
 
 
 def check_does_not_touch_its_input(case: Case) -> None:
-    samples = [one for one in case.samples() if isinstance(one, dict)]
+    samples = [sample for sample in case.samples() if isinstance(sample, dict)]
     before = copy.deepcopy(samples)
     given = samples or case.samples()
     list(case.stage(given))

@@ -35,8 +35,8 @@ def nearly_ordinary(draw: st.DrawFn) -> bytes:
             parts.append(member(f"{key}.{field}", draw(st.binary(max_size=40)) * draw(st.sampled_from([1, 40])), magic=magic))  # fmt: skip
     whole = bytearray(b"".join(parts) + draw(st.sampled_from([END, END, END, b"", bytes(BLOCK), END + b"junk"])))
     if whole and draw(st.integers(0, 3)) == 0:
-        for at in draw(st.lists(st.integers(0, len(whole) - 1), max_size=2)):
-            whole[at] ^= draw(st.integers(1, 255))
+        for position in draw(st.lists(st.integers(0, len(whole) - 1), max_size=2)):
+            whole[position] ^= draw(st.integers(1, 255))
     if draw(st.integers(0, 5)) == 0:
         del whole[draw(st.integers(0, len(whole))) :]
     return bytes(whole)

@@ -62,7 +62,7 @@ def launch(folder: Path, world_size: int, jobs: Sequence[dict[str, Any]]) -> int
     ran = torchrun(
         Path(__file__).parents[1] / "system" / "elastic.py", folder / "sources", folder, path, ranks=world_size
     )
-    if ran.returncode and not any(one["kill"] for one in jobs):
+    if ran.returncode and not any(task["kill"] for task in jobs):
         raise RuntimeError(ran.stderr[-4000:])
     return ran.returncode
 
@@ -80,7 +80,7 @@ def begin(folder: Path, worlds: Sequence[World], extra: Extra = MappingProxyType
     """Let every world train one whole epoch, and others that stop within it."""
     for world_size in sorted({world[0] for world in worlds}):
         jobs = list(extra.get(world_size, ()))
-        for world in (one for one in worlds if one[0] == world_size):
+        for world in (candidate for candidate in worlds if candidate[0] == world_size):
             jobs.append(job(name_of(world, "whole"), world[1]))
             jobs += [job(name_of(world, stop), world[1], steps=stop) for stop in STOPS]
         launch(folder, world_size, jobs)
@@ -122,11 +122,11 @@ def compare(folder: Path, pairs: Sequence[tuple[World, World]]) -> Figures:
                 continue
             for step in range(stop, len(whole[0])):
                 expected = samples_at(whole, step)
-                found = samples_at(went_on, step - stop)
+                actual = samples_at(went_on, step - stop)
                 sources = {batches[step - stop]["__source__"] for batches in went_on}
                 figures.steps += 1
-                figures.samples += found.total()
-                if found != expected or len(sources) != 1:
+                figures.samples += actual.total()
+                if actual != expected or len(sources) != 1:
                     figures.mismatches.append(f"{what}: step {step}")
     return figures
 

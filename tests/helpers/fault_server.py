@@ -98,12 +98,12 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if fault == "wrong range":
             start, stop = 0, min(len(raw), stop - start)
-        told = f"bytes {start}-{stop - 1}/{len(raw)}"
+        content_range = f"bytes {start}-{stop - 1}/{len(raw)}"
         body = raw[start:stop]
         if fault == "other part":  # honest about it: fewer bytes than asked for
             body = body[: max(1, len(body) // 3)]
-            told = f"bytes {start}-{start + len(body) - 1}/{len(raw)}"
-        self._answer(fault, 206, body, {"Content-Range": told, **self._etag(path)})
+            content_range = f"bytes {start}-{start + len(body) - 1}/{len(raw)}"
+        self._answer(fault, 206, body, {"Content-Range": content_range, **self._etag(path)})
 
     def _answer(self, fault: str | None, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         half = body[: len(body) // 2]

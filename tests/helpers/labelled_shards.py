@@ -40,4 +40,4 @@ def rows(sidecar: Sidecar) -> list[list[int]]:
 def named_rows(sidecar: Sidecar) -> list[list[str]]:
     assert sidecar.class_names is not None
     name_of = dict(zip(*sidecar.class_names, strict=True))
-    return [[name_of[one] for one in row] for row in rows(sidecar)]
+    return [[name_of[class_id] for class_id in row] for row in rows(sidecar)]

@@ -166,9 +166,9 @@ def build(outdir: str | Path, pattern: str = "*") -> dict[str, Path]:
     out = Path(outdir)
     out.mkdir(parents=True, exist_ok=True)
     paths: dict[str, Path] = {}
-    for one in CASES.values():
-        if fnmatch.fnmatch(one.name, pattern):
-            for fname, data in one.make().items():
+    for case in CASES.values():
+        if fnmatch.fnmatch(case.name, pattern):
+            for fname, data in case.make().items():
                 paths[fname] = out / fname
                 paths[fname].write_bytes(data)
     return paths
@@ -563,15 +563,15 @@ def main(argv: list[str]) -> int:
     patterns = argv[2:] or ["*"]
     for pattern in patterns:
         paths = build(argv[1], pattern)
-        for one in CASES.values():
-            if fnmatch.fnmatch(one.name, pattern):
-                for fname in one.make():
+        for case in CASES.values():
+            if fnmatch.fnmatch(case.name, pattern):
+                for fname in case.make():
                     try:
                         with tarfile.open(paths[fname]) as tar:
                             seen = f"{len(tar.getnames())} members for Python tarfile"
                     except (tarfile.TarError, EOFError, OSError) as exc:
                         seen = f"{type(exc).__name__}: {exc}".splitlines()[0]
-                    print(f"{fname:28} {paths[fname].stat().st_size:7d} B  {one.about}  [{seen}]")
+                    print(f"{fname:28} {paths[fname].stat().st_size:7d} B  {case.about}  [{seen}]")
     return 0
 
 

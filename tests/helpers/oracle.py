@@ -32,9 +32,9 @@ class Segment(NamedTuple):
 def share_out(shares: Sequence[Fraction], total: int) -> list[int]:
     """Largest remainder, one item at a time."""
     exact = [share * total / sum(shares) for share in shares]
-    result = [floor(one) for one in exact]
+    result = [floor(share) for share in exact]
     while sum(result) < total:
-        missing = [one - have for one, have in zip(exact, result, strict=True)]
+        missing = [share - have for share, have in zip(exact, result, strict=True)]
         result[missing.index(max(missing))] += 1
     return result
 
@@ -64,15 +64,15 @@ def walk(epoch: int, *, per_pass: int, per_epoch: int, most: int) -> list[Segmen
     """
     if per_epoch >= per_pass:
         return [Segment(epoch, 0, per_epoch)]
-    pass_number = at = 0
+    pass_number = taken = 0
     segments: list[Segment] = []
     for _ in range(epoch + 1):
-        left = per_pass - at
+        left = per_pass - taken
         if left >= per_epoch:
-            segments, at = [Segment(pass_number, at, per_epoch)], at + per_epoch
+            segments, taken = [Segment(pass_number, taken, per_epoch)], taken + per_epoch
             continue
         old = max((n for n in range(left + 1) if n == 0 or n >= most <= per_epoch - n), default=0)
-        segments = [Segment(pass_number, at, old)] if old else []
-        pass_number, at = pass_number + 1, per_epoch - old
-        segments.append(Segment(pass_number, 0, at))
+        segments = [Segment(pass_number, taken, old)] if old else []
+        pass_number, taken = pass_number + 1, per_epoch - old
+        segments.append(Segment(pass_number, 0, taken))
     return segments

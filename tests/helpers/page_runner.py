@@ -128,12 +128,12 @@ def run_command(command: str) -> str:
 
 def rewrite(page: Path) -> None:
     """Put what the blocks of a page print now into the page, where that does not fit."""
-    text, at, parts = page.read_text(encoding="utf-8"), 0, []
+    text, position, parts = page.read_text(encoding="utf-8"), 0, []
     for output in run_page(page):
         start, end = output.span
-        parts += [text[at:start], output.said if output.fits else output.came.rstrip() + "\n"]
-        at = end
-    page.write_text("".join([*parts, text[at:]]), encoding="utf-8")
+        parts += [text[position:start], output.said if output.fits else output.came.rstrip() + "\n"]
+        position = end
+    page.write_text("".join([*parts, text[position:]]), encoding="utf-8")
 
 
 if __name__ == "__main__":

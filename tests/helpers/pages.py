@@ -26,7 +26,7 @@ def python_blocks(page: str) -> list[str]:
 
 def is_part_of(block: str, text: str) -> bool:
     """Return whether a block is a part of a text, however the formatter breaks and indents the lines of both."""
-    wanted, whole = (re.sub(r",(?=[)\]}])", "", re.sub(r"\s", "", one)) for one in (block, text))
+    wanted, whole = (re.sub(r",(?=[)\]}])", "", re.sub(r"\s", "", code)) for code in (block, text))
     return wanted in whole
 
 

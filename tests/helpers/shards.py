@@ -102,9 +102,9 @@ def over_ranks(batches: Batches, world_size: int, *, epoch: int = 0) -> list[lis
     """Return the batches of every rank in an epoch, read without workers."""
     result = []
     for rank in range(world_size):
-        one = as_rank(batches, rank, world_size)
-        one.set_epoch(epoch)
-        result.append(list(one))
+        of_rank = as_rank(batches, rank, world_size)
+        of_rank.set_epoch(epoch)
+        result.append(list(of_rank))
     return result
 
 

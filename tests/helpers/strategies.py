@@ -161,9 +161,9 @@ class Case:
         elif isinstance(self.weights, Passes) and self.steps is None:
             asked = [int(self._passes(stock) * stock.total / ONE) for stock in self.stocks]
             total = sum(asked) // self.global_batch * self.global_batch
-            shares = [Fraction(one) for one in asked]
+            shares = [Fraction(copies) for copies in asked]
             quotas = oracle.share_out(shares, total) if total else [0] * len(shares)
-            return [oracle.WeightPhase(0, quotas, [one > 0 for one in asked])]
+            return [oracle.WeightPhase(0, quotas, [copies > 0 for copies in asked])]
         else:
             total = (sum(in_pass) // self.global_batch if self.steps is None else self.steps) * self.global_batch
         changes = self.weights if isinstance(self.weights, Sequence) else [(0, self.weights)]
@@ -206,8 +206,8 @@ class Case:
     def _has_zero_weight(self, stock: Stock) -> bool:
         """Return whether a source is left out by name."""
         changes = self.weights if isinstance(self.weights, Sequence) else [(0, self.weights)]
-        by_name = [one.passes if isinstance(one, Passes) else one for _, one in changes]
-        return all(isinstance(one, Mapping) and one[stock.name] == 0 for one in by_name)
+        by_name = [weights.passes if isinstance(weights, Passes) else weights for _, weights in changes]
+        return all(isinstance(weights, Mapping) and weights[stock.name] == 0 for weights in by_name)
 
     def is_feasible(self) -> bool:
         """Return whether all promises can be kept: no sample has more copies than its source has steps."""
@@ -215,8 +215,8 @@ class Case:
         num_steps = sum(quota.values()) // self.global_batch
         if not num_steps:
             return False
-        for at, stock in enumerate(self.stocks):
-            wanted = any(part.wanted[at] for part in parts)
+        for source, stock in enumerate(self.stocks):
+            wanted = any(part.wanted[source] for part in parts)
             if not stock.total and not self._has_zero_weight(stock):
                 return False
             if self.kind == "debiased" and wanted and not quota[stock.name]:
@@ -257,8 +257,8 @@ def emitted(plan: StepPlan, case: Case, steps: Iterable[int] | None = None) -> l
 def read(plan: Plan, step: int, first: int, last: int) -> list[Item]:
     """Return what lies in slots [first, last) of a step."""
     source, shard, row, copy = (column.tolist() for column in plan.samples(step, first, last))
-    names = [plan.names[one] for one in source]
-    return [Item(*one) for one in zip(names, shard, row, copy, strict=True)]
+    names = [plan.names[index] for index in source]
+    return [Item(*fields) for fields in zip(names, shard, row, copy, strict=True)]
 
 
 def by_rank(plan: StepPlan, case: Case, step: int) -> list[list[Item]]:
@@ -278,7 +278,7 @@ def _factors(kind: str, num_rows: int, rng: np.random.Generator) -> list[int]:
         once = np.where(rng.random(num_rows) < 0.5, 0, np.where(rng.random(num_rows) < 0.3, ONE // 3, ONE))
     elif kind == "selected repeats":
         once = np.rint(rng.choice([0, 0.25, 1], num_rows) * (1 + 4 * rng.random(num_rows) ** 3) * ONE)
-    return [int(one) for one in once]
+    return [int(factor) for factor in once]
 
 
 KINDS = ("once", "long tail", "some whole", "halves", "selection", "selected repeats")
@@ -304,9 +304,11 @@ def stocks(
 
 
 def _weights(names: Sequence[str]) -> SearchStrategy[Weights | None]:
-    shares = st.fixed_dictionaries({name: st.integers(0, 9) for name in names}).filter(lambda one: any(one.values()))
-    quarters = st.integers(0, 16).map(lambda one: one / 4)
-    passes = st.fixed_dictionaries(dict.fromkeys(names, quarters)).filter(lambda one: any(one.values()))
+    shares = st.fixed_dictionaries({name: st.integers(0, 9) for name in names}).filter(
+        lambda weights: any(weights.values())
+    )
+    quarters = st.integers(0, 16).map(lambda count: count / 4)
+    passes = st.fixed_dictionaries(dict.fromkeys(names, quarters)).filter(lambda weights: any(weights.values()))
     temperature = st.sampled_from([1.0, 2.0, 5.0]).map(Temperature)
     return st.one_of(st.none(), st.none(), shares, temperature, passes.map(Passes))
 
@@ -340,7 +342,7 @@ def cases(
 def made_feasible(case: Case) -> Case | None:
     """Return the case with the largest batch size, up to its own, with which it must be planned; None without one."""
     smaller = (replace(case, batch_size=batch_size) for batch_size in range(case.batch_size, 0, -1))
-    return next((one for one in smaller if one.is_feasible()), None)
+    return next((candidate for candidate in smaller if candidate.is_feasible()), None)
 
 
 @st.composite
@@ -349,10 +351,10 @@ def feasible_cases(
 ) -> Case:
     """Draw a case that must be planned. What cannot be is drawn by size instead, without sources that are too small."""
     case = draw(cases(kind, same_source_across=same_source_across, kinds=kinds))
-    found = made_feasible(case)
-    if found is None:
+    feasible = made_feasible(case)
+    if feasible is None:
         kept = tuple(stock for stock in case.stocks if stock.copies >= case.world_size * ceil(stock.largest / ONE))
-        found = made_feasible(replace(case, stocks=kept, weights=None, steps=None)) if kept else None
-    assume(found is not None)
-    assert found is not None
-    return found
+        feasible = made_feasible(replace(case, stocks=kept, weights=None, steps=None)) if kept else None
+    assume(feasible is not None)
+    assert feasible is not None
+    return feasible

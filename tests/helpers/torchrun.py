@@ -14,7 +14,7 @@ def torchrun(script: Path, *words: object, ranks: int) -> subprocess.CompletedPr
     command = [sys.executable, "-W", "ignore", *launcher, str(script), *map(str, words)]
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *(one for one in sys.path if one)]),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *(path for path in sys.path if path)]),
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
     }

@@ -70,10 +70,10 @@ def test_no_sidecar(builder: Builder, tmp_path: Path) -> None:
 
 @BUILDERS
 def test_a_sidecar_of_another_tar(builder: Builder, tmp_path: Path) -> None:
-    one, other = write_source(tmp_path, "a", [9]), write_source(tmp_path, "b", [60])
-    shutil.copy(f"{other.root}/000.tar", f"{one.root}/000.tar")
+    small, large = write_source(tmp_path, "a", [9]), write_source(tmp_path, "b", [60])
+    shutil.copy(f"{large.root}/000.tar", f"{small.root}/000.tar")
     with pytest.raises(StaleSidecarError, match=r"a/000\.tar has \d+ bytes but .* \d+; run `equitar index"):
-        list(builder([one], batch_size=8))
+        list(builder([small], batch_size=8))
 
 
 def test_a_sidecar_that_was_swapped(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_list_of_keys_that_meets_none_is_told(
 def test_lines_of_keys_may_end_as_on_windows(sources: list[Source], tmp_path: Path) -> None:
     (tmp_path / "keys.txt").write_bytes(b"a-0001\r\na-0002\r\n")
     plan = planned(equitar.debiased, [replace(sources[0], keep=f"{tmp_path}/keys.txt")], batch_size=2)
-    assert [one.copies for one in plan.account] == [2]
+    assert [account.copies for account in plan.account] == [2]
 
 
 def test_a_list_of_keys_that_is_not_there(sources: list[Source]) -> None:

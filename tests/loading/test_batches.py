@@ -108,8 +108,8 @@ def test_the_schedule_is_shuffled(sources: list[Source]) -> None:
 
 def test_sources_are_told_before_a_tar_is_opened(sources: list[Source]) -> None:
     batches = equitar.debiased(sources, batch_size=8)
-    told = [batches.sources(epoch) for epoch in range(3)]
-    assert told == [sources_of(batches) for _ in range(3)]
+    before_reading = [batches.sources(epoch) for epoch in range(3)]
+    assert before_reading == [sources_of(batches) for _ in range(3)]
 
 
 def test_ranks_draw_each_their_own_source_on_request(sources: list[Source]) -> None:
@@ -142,7 +142,7 @@ def test_weights_share_the_steps(tmp_path: Path) -> None:
 def test_passes_of_a_small_source_are_told_before_it_is_read(tmp_path: Path) -> None:
     small, large = write_source(tmp_path, "small", [10]), write_source(tmp_path, "large", [100])
     plan = equitar.debiased([small, large], batch_size=5, weights={"small": 1, "large": 1}, steps=40).plan()
-    assert {one.name: one.passes for one in plan.account} == {"small": 10.0, "large": 1.0}
+    assert {account.name: account.passes for account in plan.account} == {"small": 10.0, "large": 1.0}
 
 
 def test_a_source_that_is_too_short_is_left_out_on_request(tmp_path: Path, sources: list[Source]) -> None:
@@ -158,7 +158,7 @@ def test_a_source_that_is_left_out_is_named_once(
     list(equitar.Loader(equitar.debiased([*sources, tiny], batch_size=8, small_sources="leave_out")))
     assert (
         caplog.messages.count("source 'tiny' is left out: it has 7 samples but one global batch needs 8")
-        == len([one for one in caplog.messages if "left out" in one])
+        == len([message for message in caplog.messages if "left out" in message])
         == 1
     )
 
@@ -168,8 +168,10 @@ def test_what_a_source_needs_for_held_batches_is_told(
 ) -> None:
     tiny = write_source(tmp_path, "tiny", [15])
     equitar.debiased([*sources, tiny], batch_size=8, accumulation_steps=2, small_sources="leave_out").plan()
-    told = [one for one in caplog.messages if "left out" in one]  # the rank is told, too, where it was not yet
-    assert told == ["source 'tiny' is left out: it has 15 samples but one global batch needs 16"]
+    messages = [
+        message for message in caplog.messages if "left out" in message
+    ]  # the rank is told, too, where it was not yet
+    assert messages == ["source 'tiny' is left out: it has 15 samples but one global batch needs 16"]
 
 
 def test_the_first_batch_takes_no_more_samples_than_it_holds(sources: list[Source]) -> None:
@@ -182,7 +184,7 @@ def test_stages_of_a_source_come_before_those_of_all(sources: list[Source]) -> N
     def naming(text: str) -> Callable[[Iterable[Any]], Iterable[Any]]:
         return lambda samples: ({**sample, "way": [*sample.get("way", []), text]} for sample in samples)
 
-    own = [replace(one, stages=[naming(one.name)]) for one in sources]
+    own = [replace(source, stages=[naming(source.name)]) for source in sources]
     batches = equitar.debiased(own, batch_size=8, stages=[naming("all")])
     assert all(way == [batch["__source__"], "all"] for batch in batches for way in batch["way"])
 
@@ -190,7 +192,7 @@ def test_stages_of_a_source_come_before_those_of_all(sources: list[Source]) -> N
 def test_stages_of_webdataset_work(sources: list[Source]) -> None:
     batches = equitar.debiased(sources, batch_size=8, stages=[wds.decode(), wds.to_tuple("txt", "cls")])
     texts, labels = next(iter(batches))
-    assert (len(texts), {type(one) for one in texts}, {type(one) for one in labels}) == (8, {str}, {int})
+    assert (len(texts), {type(text) for text in texts}, {type(label) for label in labels}) == (8, {str}, {int})
 
 
 # ---- repeats ------------------------------------------------------------------------------------------------------------
@@ -408,7 +410,7 @@ def test_fields_may_be_views(sources: list[Source]) -> None:
 
 def test_samples_of_different_fields_name_one_and_the_ways_out(sources: list[Source]) -> None:
     def odd(samples: Iterable[Any]) -> Iterable[Any]:
-        return ({**one, "more": 1} if one["__key__"] == "a-0005" else one for one in samples)
+        return ({**sample, "more": 1} if sample["__key__"] == "a-0005" else sample for sample in samples)
 
     with pytest.raises(
         StageError, match=r"must have the same fields but of .*'more'; choose `fields`, or give `collate_fn`"
@@ -545,7 +547,7 @@ def test_the_function_of_one_sample_as_a_stage_is_told_about_map(function: Any, 
 
 def test_a_stage_that_gives_two_for_one_is_named(sources: list[Source]) -> None:
     def doubles(samples: Iterable[Any]) -> Iterable[Any]:
-        return (one for sample in samples for one in (sample, sample))
+        return (twin for sample in samples for twin in (sample, sample))
 
     with pytest.raises(StageError, match=r"stage 'doubles' of source '.' gave two samples for one"):
         list(equitar.debiased(sources, batch_size=8, stages=[doubles]))

@@ -182,7 +182,7 @@ def test_set_epoch_reaches_the_workers_of_a_data_loader(set_up: str, batches: Ba
 
 
 def test_epochs_differ(batches: Batches) -> None:
-    assert len({str(one) for one in expected(batches, 0, 1, 2, 3)}) == 4
+    assert len({str(batch) for batch in expected(batches, 0, 1, 2, 3)}) == 4
 
 
 @pytest.mark.parametrize("set_up", QUICK)
@@ -263,8 +263,8 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory, sources: list[Source]) -> list[str]:
-    """Return what is said where `set_epoch` is forgotten: fresh workers, persistent ones, and validation."""
+def stderr_parts(tmp_path_factory: pytest.TempPathFactory, sources: list[Source]) -> list[str]:
+    """Return what stderr has where `set_epoch` is forgotten: fresh workers, persistent ones, and validation."""
     script = tmp_path_factory.mktemp("script") / "forgets.py"
     script.write_text(_FORGETS_SET_EPOCH, encoding="utf-8")
     command = [sys.executable, str(script), str(sources[0].urls)]
@@ -272,13 +272,13 @@ def said(tmp_path_factory: pytest.TempPathFactory, sources: list[Source]) -> lis
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["fresh", "persistent"])
-def test_a_data_loader_says_once_that_set_epoch_is_missing(which: int, said: list[str]) -> None:
+def test_a_data_loader_says_once_that_set_epoch_is_missing(which: int, stderr_parts: list[str]) -> None:
     text = "epoch 0 begins again; call `set_epoch` before each epoch, or use equitar.Loader"
-    assert said[which].count(text) == 1
+    assert stderr_parts[which].count(text) == 1
 
 
-def test_validation_needs_no_set_epoch(said: list[str]) -> None:
-    assert "begins again" not in said[2]
+def test_validation_needs_no_set_epoch(stderr_parts: list[str]) -> None:
+    assert "begins again" not in stderr_parts[2]
 
 
 # ---- several loaders ----------------------------------------------------------------------------------------------------
@@ -286,9 +286,9 @@ def test_validation_needs_no_set_epoch(said: list[str]) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_two_loaders_over_one_pipeline_do_not_disturb_each_other(num_workers: int, batches: Batches) -> None:
-    one, other = equitar.Loader(batches), equitar.Loader(batches, num_workers=num_workers)
-    list(one)
-    pairs = [(x["__key__"], y["__key__"]) for x, y in zip(one, other, strict=True)]
+    first, second = equitar.Loader(batches), equitar.Loader(batches, num_workers=num_workers)
+    list(first)
+    pairs = [(x["__key__"], y["__key__"]) for x, y in zip(first, second, strict=True)]
     assert [list(keys) for keys in zip(*pairs, strict=True)] == expected(batches, 1, 0)
 
 
@@ -302,7 +302,7 @@ def test_a_loader_does_not_move_the_pipeline_it_was_made_of(batches: Batches) ->
 def test_two_iterators_of_one_loader_give_the_same_epoch(num_workers: int, batches: Batches) -> None:
     loader = equitar.Loader(batches, num_workers=num_workers)
     pairs = list(zip(loader, loader, strict=True))
-    assert all(one["__key__"] == other["__key__"] for one, other in pairs)
+    assert all(batch["__key__"] == other["__key__"] for batch, other in pairs)
 
 
 def test_only_batches_are_loaded(sources: list[Source]) -> None:
@@ -472,12 +472,12 @@ def test_a_state_of_other_shards_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_last_tells_of_the_batch_in_hand(num_workers: int, batches: Batches) -> None:
     loader = equitar.Loader(batches, num_workers=num_workers)
-    told = [
+    reported = [
         (loader.last.epoch, loader.last.step, loader.last.source, list(loader.last.keys))
         for _ in loader
         if loader.last is not None
     ]
-    assert told == [(0, step, source_of(keys[0]), keys) for step, keys in enumerate(expected(batches, 0)[0])]
+    assert reported == [(0, step, source_of(keys[0]), keys) for step, keys in enumerate(expected(batches, 0)[0])]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -561,7 +561,7 @@ def older_webdataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_older_webdataset_gives_the_same(older_webdataset: Path, tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "new").mkdir()
-    below = [str(older_webdataset), *(one for one in sys.path if one)]
+    below = [str(older_webdataset), *(path for path in sys.path if path)]
     run = subprocess.run(
         [sys.executable, "-W", "ignore", str(TESTS / "helpers" / "both_webdatasets.py"), str(tmp_path / "old")],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(below)},
@@ -571,6 +571,6 @@ def test_the_older_webdataset_gives_the_same(older_webdataset: Path, tmp_path: P
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    found = core(tmp_path / "new")
+    newer = core(tmp_path / "new")
     let_webdataset_close()
-    assert json.loads(run.stdout) == ["0.2.86", json.loads(json.dumps(found))]
+    assert json.loads(run.stdout) == ["0.2.86", json.loads(json.dumps(newer))]

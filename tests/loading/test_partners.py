@@ -23,7 +23,7 @@ Batch = list[tuple[str, list[str], float]]
 def together(
     sample: dict[str, Any], others: list[dict[str, Any]], rng: np.random.Generator
 ) -> tuple[str, list[str], float]:
-    return sample["__key__"], [one["__key__"] for one in others], rng.random()
+    return sample["__key__"], [partner["__key__"] for partner in others], rng.random()
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +39,12 @@ def debiased(sources: list[equitar.Source], **arguments: Any) -> equitar.Batches
 @given(key=st.integers(0, 2**64 - 1), length=st.integers(1, 40), data=st.data())
 def test_a_partner_is_another_and_each_is_one_equally_often(key: int, length: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(0, length - 1))
-    found = partners(key, length, count)
-    assert found.shape == (length, count)
-    for place, row in enumerate(found.tolist()):
+    indices = partners(key, length, count)
+    assert indices.shape == (length, count)
+    for place, row in enumerate(indices.tolist()):
         assert place not in row
         assert len(set(row)) == count
-    assert Counter(found.ravel().tolist()) == dict.fromkeys(range(length) if count else (), count)
+    assert Counter(indices.ravel().tolist()) == dict.fromkeys(range(length) if count else (), count)
 
 
 def test_every_pair_goes_together_about_equally_often() -> None:

@@ -25,10 +25,10 @@ def indexed(path: Path, raw: bytes, *, regroup: bool = True) -> equitar.Source:
 
 def samples_of(source: equitar.Source, *, copy: bool = True) -> dict[str, dict[str, bytes]]:
     batches = equitar.exact([source], batch_size=1, collate_fn=list, copy=copy, rank=0, world_size=1)
-    found = [sample for batch in batches for sample in batch]
+    samples = [sample for batch in batches for sample in batch]
     return {
-        one["__key__"]: {name: bytes(value) for name, value in one.items() if not name.startswith("__")}
-        for one in found
+        sample["__key__"]: {name: bytes(value) for name, value in sample.items() if not name.startswith("__")}
+        for sample in samples
     }
 
 

@@ -260,9 +260,9 @@ def test_at_the_end_of_an_epoch_a_run_may_change_and_tells_it(
 ) -> None:
     arguments, _ = OTHER[which]
     loader = resumed(debiased(sources, **arguments), stopped(debiased(sources), 17, num_workers), num_workers)
-    told = [record.getMessage() for record in caplog.records if "difference" in record.getMessage()]
-    assert told
-    assert all(one.startswith("epoch 1 continues from a state with a difference: ") for one in told)
+    differences = [record.getMessage() for record in caplog.records if "difference" in record.getMessage()]
+    assert differences
+    assert all(message.startswith("epoch 1 continues from a state with a difference: ") for message in differences)
     assert len(list(loader)) == len(loader)
     assert loader.last is not None
     assert loader.last.epoch == 1
@@ -387,7 +387,7 @@ def test_data_parallel_groups_are_given_by_rank_and_world_size(world_size: int, 
         [keys_of_batches(equitar.Loader(debiased(sources, rank=group, world_size=world_size))) for _ in range(2)]
         for group in range(world_size)
     ]
-    assert all(one == other for one, other in groups)
+    assert all(first == second for first, second in groups)
     every = [key for group in groups for batch in group[0] for key in batch]
     assert len(set(every)) == len(every)
 

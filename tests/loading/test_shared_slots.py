@@ -47,9 +47,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return (value.dtype.str, value.shape, value.tolist())
     if isinstance(value, dict):
-        return {name: plain(one) for name, one in value.items()}
+        return {name: plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     return bytes(value) if isinstance(value, memoryview) else value
 
 
@@ -62,9 +62,9 @@ def test_a_value_comes_out_as_it_went_in(value: Any, views: bool) -> None:
 
 def test_a_copy_does_not_change_with_the_buffer() -> None:
     buffer = memoryview(bytearray(1 << 12))
-    found = unpack(pack([np.ones(4), torch.ones(4), b"z" * 99], Space(buffer)), buffer, views=False)
+    unpacked = unpack(pack([np.ones(4), torch.ones(4), b"z" * 99], Space(buffer)), buffer, views=False)
     buffer[:] = bytes(len(buffer))
-    assert plain(found) == plain([np.ones(4), torch.ones(4), b"z" * 99])
+    assert plain(unpacked) == plain([np.ones(4), torch.ones(4), b"z" * 99])
 
 
 def test_what_does_not_fit_says_so() -> None:
@@ -86,17 +86,17 @@ def test_batches_are_the_same_with_any_number_of_slots(batches: Batches, slots: 
         loader.set_epoch(epoch)
         next(iter(loader))  # broken off: its slots must not be lost to the passes that follow
         loader.set_epoch(epoch)
-        found = [plain(batch) for batch in loader]
+        received = [plain(batch) for batch in loader]
         batches.set_epoch(epoch)
-        assert found == [plain(batch) for batch in batches]
+        assert received == [plain(batch) for batch in batches]
 
 
 def write_large(folder: Path, number: int) -> equitar.Source:
     """Write samples whose bytes go into slots: small ones would go through the pipe with their keys."""
     path = folder / "large.tar"
     with wds.TarWriter(str(path), mtime=0) as writer:
-        for at in range(number):
-            writer.write({"__key__": f"{at:03}", "bin": f"{at:03}".encode() * 500})
+        for row in range(number):
+            writer.write({"__key__": f"{row:03}", "bin": f"{row:03}".encode() * 500})
     return indexed(equitar.Source("large", str(path)), labels=None)
 
 
@@ -105,22 +105,22 @@ def test_iterators_of_one_loader_do_not_write_into_each_others_slots(tmp_path: P
     loader = equitar.Loader(batches, num_workers=2)
     expected = [plain(batch) for batch in batches]
     first = iter(loader)
-    found = [plain(next(first))]
+    received = [plain(next(first))]
     assert [plain(batch) for batch in loader] == expected  # goes through all slots while the first one's are in use
-    assert found + [plain(batch) for batch in first] == expected
+    assert received + [plain(batch) for batch in first] == expected
 
 
 def test_views_last_until_the_next_batch_but_one_is_asked_for(tmp_path: Path) -> None:
     batches = equitar.debiased([write_large(tmp_path, 100)], batch_size=4, rank=0, world_size=1)
     expected = [plain(batch) for batch in batches]
     loader = equitar.Loader(batches, num_workers=1, views=True)
-    passing, found = iter(loader), []
+    passing, received = iter(loader), []
     before = next(passing)
     for batch in passing:
         time.sleep(0.02)  # for the worker to write what it may
-        found.append(plain(before))
+        received.append(plain(before))
         before = batch
-    assert [*found, plain(before)] == expected
+    assert [*received, plain(before)] == expected
     assert loader.counters()["piped"] == 0
 
 
@@ -213,11 +213,11 @@ def test_tensors_are_pinned_on_their_way_out_of_a_slot(batches: Batches, monkeyp
     stacked = batches.map(as_tensors)
     loader = equitar.Loader(stacked, num_workers=2)
     loader._is_pinning = True
-    found = [plain(batch) for batch in loader]
+    received = [plain(batch) for batch in loader]
     batches.set_epoch(0)
     stacked.set_epoch(0)
-    assert found == [plain(batch) for batch in stacked]
-    assert pinned == [(8, 3)] * len(found)
+    assert received == [plain(batch) for batch in stacked]
+    assert pinned == [(8, 3)] * len(received)
 
 
 def as_tensors(batch: dict[str, Any]) -> dict[str, Any]:
@@ -251,4 +251,4 @@ def test_nothing_is_left_in_shared_memory_when_the_main_process_is_killed(tmp_pa
 
 def in_shared_memory() -> set[str]:
     """Return the names in shared memory, without the semaphores of joblib, which another test may be using."""
-    return {one.name for one in Path("/dev/shm").iterdir() if not one.name.startswith("sem.loky-")}
+    return {path.name for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.loky-")}

@@ -71,7 +71,7 @@ def test_stage_keeps_the_contract(name: str, check: Callable[[Case], None], sour
 
 
 def _keys_of_slices(stage: Callable[[], Any]) -> list[tuple[str, int, int, int]]:
-    return [(one.source, one.shard, one.row, one.step) for one in stage()]
+    return [(sample.source, sample.shard, sample.row, sample.step) for sample in stage()]
 
 
 @pytest.mark.parametrize("takes_first", [0, 1, 36])
@@ -98,4 +98,6 @@ def test_a_stage_travels_by_pickle_whatever_it_has_opened(sources: list[Source])
     planned = _planned(sources)
     list(equitar.stages.read()(planned))  # opens shards
     again = pickle.loads(pickle.dumps(planned))
-    assert [_key(one) for one in equitar.stages.read()(again)] == [_key(one) for one in equitar.stages.read()(planned)]
+    assert [_key(sample) for sample in equitar.stages.read()(again)] == [
+        _key(sample) for sample in equitar.stages.read()(planned)
+    ]

@@ -98,7 +98,7 @@ def test_set_epoch_of_the_batches_counts_for_slices(sources: list[Source]) -> No
 
 def test_slices_give_each_rank_its_own_part(sources: list[Source]) -> None:
     batches = equitar.debiased(sources, batch_size=4)
-    keys = [one.row for rank in range(2) for one in equitar.stages.slices(as_rank(batches, rank, 2))()]
+    keys = [sample.row for rank in range(2) for sample in equitar.stages.slices(as_rank(batches, rank, 2))()]
     assert len(keys) == 2 * len(flat(as_rank(batches, 0, 2)))
 
 
@@ -189,7 +189,7 @@ def test_shuffled_gives_every_sample_once_in_another_order(sources: list[Source]
 
 def test_shuffled_moves_a_sample_by_less_than_its_window() -> None:
     stream = list(equitar.stages.shuffled(10)(range(200)))
-    assert max(abs(at - number) for at, number in enumerate(stream)) < 10
+    assert max(abs(place - number) for place, number in enumerate(stream)) < 10
 
 
 def test_shuffled_gives_another_order_in_another_epoch() -> None:
@@ -213,8 +213,8 @@ def test_shuffled_needs_a_window() -> None:
 
 def alternating(sources: list[Source]) -> list[Sample]:
     """Return samples of both sources in turn, as webdataset reads them."""
-    one, other = (list(wds.DataPipeline(*by_webdataset(source))) for source in sources)
-    return [sample for pair in zip(one, other, strict=False) for sample in pair]
+    first, second = (list(wds.DataPipeline(*by_webdataset(source))) for source in sources)
+    return [sample for pair in zip(first, second, strict=False) for sample in pair]
 
 
 def test_batches_by_source_hold_one_source_each(sources: list[Source]) -> None:

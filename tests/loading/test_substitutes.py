@@ -21,7 +21,7 @@ def stand_ins(plan: StepPlan, step: int, slot: int, name: str, tries: int) -> li
 
 def check_step(case: Case, plan: StepPlan, step: int, tries: int) -> int:
     """Check the substitutes of all slots of a step; return how many there are."""
-    size, found = case.global_batch, 0
+    size, num_offered = case.global_batch, 0
     groups = [range(size)]
     if case.same_source_across == "rank":  # then a rank's batch stands for itself
         groups = [range(first, first + case.batch_size) for first in range(0, size, case.batch_size)]
@@ -31,12 +31,12 @@ def check_step(case: Case, plan: StepPlan, step: int, tries: int) -> int:
         taken = {item.sample for item in batch}
         for slot, item in zip(slots, batch, strict=True):
             offered = stand_ins(plan, step, slot, item.name, tries)
-            found += len(offered)
+            num_offered += len(offered)
             assert all(shards[name][shard][row] > 0 for name, shard, row in offered)
             for sample in offered:
                 assert sample not in taken  # neither in the global batch, nor offered to another slot or twice
                 taken.add(sample)
-    return found
+    return num_offered
 
 
 @pytest.mark.parametrize("kind", ["debiased", "mixed"])
@@ -48,8 +48,8 @@ def test_no_two_slots_of_a_global_batch_can_end_with_the_same_sample(
     case = data.draw(feasible_cases(kind))
     plan = case.plan(epoch)
     steps = data.draw(st.lists(st.integers(0, plan.num_steps - 1), min_size=1, max_size=2))
-    found = [check_step(case, plan, step, tries=3) for step in steps]
-    event("some" if all(found) else "none at some step")
+    num_substitutes = [check_step(case, plan, step, tries=3) for step in steps]
+    event("some" if all(num_substitutes) else "none at some step")
 
 
 @pytest.mark.parametrize("kind", ["debiased", "mixed"])
@@ -68,12 +68,12 @@ def test_not_even_the_last_ones_tried_can_meet(kind: Kind, data: st.DataObject, 
         weights=None,
         steps=None,
     )
-    found = made_feasible(case)
-    assume(found is not None)
-    assert found is not None
-    plan = found.plan(epoch)
+    feasible = made_feasible(case)
+    assume(feasible is not None)
+    assert feasible is not None
+    plan = feasible.plan(epoch)
     for step in range(0, plan.num_steps, 1 + plan.num_steps // 8):
-        check_step(found, plan, step, tries=1 << 20)
+        check_step(feasible, plan, step, tries=1 << 20)
 
 
 @drawn(15)

@@ -127,7 +127,7 @@ def test_other_ranks_go_on_with_the_same_substitutes(build: Any, before: int, af
 def test_dropped_samples_are_reported(sources: list[Source]) -> None:
     loader = equitar.Loader(equitar.debiased(sources, batch_size=8, stages=[FEW]))
     given = flat(loader)
-    dropped = [one.key for one in loader.counters()["dropped_samples"]]
+    dropped = [sample.key for sample in loader.counters()["dropped_samples"]]
     assert dropped
     assert all(FEW.drops(key) for key in dropped)
     assert not set(dropped) & set(given)
@@ -136,7 +136,7 @@ def test_dropped_samples_are_reported(sources: list[Source]) -> None:
 def test_dropped_samples_are_reported_with_their_shard(sources: list[Source]) -> None:
     loader = equitar.Loader(equitar.debiased(sources, batch_size=8, stages=[FEW]), num_workers=2)
     list(loader)
-    assert all(one.source == source_of(one.key) for one in loader.counters()["dropped_samples"])
+    assert all(sample.source == source_of(sample.key) for sample in loader.counters()["dropped_samples"])
 
 
 def test_dropping_all_is_an_error_that_names_stage_and_source(build: Any) -> None:

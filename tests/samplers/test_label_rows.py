@@ -27,20 +27,20 @@ label_sets = st.lists(st.lists(st.integers(0, 300), max_size=8), max_size=40)
 
 def plainly(rows: LabelRows) -> list[dict[int, int]]:
     """Return for each row its labels with how often they occur."""
-    found = []
+    counts = []
     for part in rows.parts():
         for row in range(part.num_rows):
             span = slice(part.indptr[row], part.indptr[row + 1])
-            found.append(dict(zip(part.ids[span].tolist(), part.counts[span].tolist(), strict=True)))
-    return found
+            counts.append(dict(zip(part.ids[span].tolist(), part.counts[span].tolist(), strict=True)))
+    return counts
 
 
 @given(rows=label_sets)
 def test_all_ways_lead_to_the_same_rows(rows: list[list[int]]) -> None:
     naive = [dict(Counter(row)) for row in rows]
     dense = np.zeros((len(rows), 301), np.uint8)
-    for at, row in enumerate(rows):
-        np.add.at(dense[at], row, 1)
+    for index, row in enumerate(rows):
+        np.add.at(dense[index], row, 1)
     matrix = pytest.importorskip("scipy.sparse").csr_matrix(dense)
     flat = [label for row in rows for label in row]
     ends = np.cumsum([0, *map(len, rows)])
@@ -50,12 +50,12 @@ def test_all_ways_lead_to_the_same_rows(rows: list[list[int]]) -> None:
         "numpy CSR, unsorted and repeated": LabelRows.of_csr(ends, np.array(flat, np.int32)),
         "scipy": LabelRows.of_csr(matrix.indptr, matrix.indices, matrix.data),
         "dense": LabelRows.of_dense(dense),
-        "chunks": LabelRows.of_dense(dense[at : at + 3] for at in range(0, len(dense), 3)),
+        "chunks": LabelRows.of_dense(dense[first : first + 3] for first in range(0, len(dense), 3)),
     }
-    for way, found in ways.items():
-        assert plainly(found) == naive, way
-        assert len(found) == len(rows)
-        assert rows_of(found, way) is found
+    for way, rows_again in ways.items():
+        assert plainly(rows_again) == naive, way
+        assert len(rows_again) == len(rows)
+        assert rows_of(rows_again, way) is rows_again
     present = LabelRows.of_dense(dense > 0)
     assert plainly(present) == [dict.fromkeys(row, 1) for row in naive]
 
@@ -67,27 +67,27 @@ def test_rows_from_pairs_are_those_counted_one_by_one(pairs: list[tuple[int, int
     for (row, label), often in zip(pairs, times, strict=True):
         naive[row][label] += often
     row_of, ids = (np.array(column, np.int64) for column in (zip(*pairs, strict=True) if pairs else ([], [])))
-    found = Presence.of_entries(row_of, ids, np.array(times, np.int64), num_rows=10)
+    presence = Presence.of_entries(row_of, ids, np.array(times, np.int64), num_rows=10)
     as_dicts = [
         dict(
             zip(
-                found.labels(row).tolist(),
-                found.counts[found.indptr[row] : found.indptr[row + 1]].tolist(),
+                presence.labels(row).tolist(),
+                presence.counts[presence.indptr[row] : presence.indptr[row + 1]].tolist(),
                 strict=True,
             )
         )
         for row in range(10)
     ]
-    assert as_dicts == [dict(sorted(one.items())) for one in naive]
+    assert as_dicts == [dict(sorted(counts.items())) for counts in naive]
     mask = np.arange(10) % 3 > 0
-    kept = found.kept(mask)
+    kept = presence.kept(mask)
     assert [kept.labels(row).tolist() for row in range(kept.num_rows)] == [
-        found.labels(row).tolist() for row in range(10) if mask[row]
+        presence.labels(row).tolist() for row in range(10) if mask[row]
     ]
 
 
 def test_rows_go_over_many_blocks() -> None:
-    rows = [[at % 7] * (at % 3) for at in range(40_000)]
+    rows = [[row % 7] * (row % 3) for row in range(40_000)]
     assert plainly(LabelRows.of_sets(rows)) == [dict(Counter(row)) for row in rows]
     assert LabelRows.of_sets(rows).nbytes < 40_000 * 3
 
@@ -145,8 +145,8 @@ def test_a_source_without_labels_is_an_error(tmp_path: Path) -> None:
 
 def test_rows_of_coco_annotations(tmp_path: Path) -> None:
     path = tmp_path / "instances.json"
-    annotations = [{"image_id": 9, "category_id": one, "iscrowd": 0} for one in (17, 90, 17)]
-    images = [{"id": one, "file_name": f"{one:012d}.jpg"} for one in (3, 9)]
+    annotations = [{"image_id": 9, "category_id": category_id, "iscrowd": 0} for category_id in (17, 90, 17)]
+    images = [{"id": image_id, "file_name": f"{image_id:012d}.jpg"} for image_id in (3, 9)]
     categories = [{"id": 17, "name": "cat"}, {"id": 90, "name": "toothbrush"}]
     path.write_text(json.dumps({"images": images, "annotations": annotations, "categories": categories}))
     rows = labels_from_file(str(path))
@@ -190,9 +190,9 @@ def test_a_generator_is_gone_through_once_and_lazily() -> None:
     alive: list[int] = []
 
     def label_sets() -> Iterator[list[int]]:
-        for at in range(50_000):
-            alive.append(at)
-            yield [at % 5]
+        for row in range(50_000):
+            alive.append(row)
+            yield [row % 5]
 
     rows = LabelRows.of_sets(label_sets())
     assert (len(rows), len(alive)) == (50_000, 50_000)
@@ -202,14 +202,14 @@ def test_a_generator_is_gone_through_once_and_lazily() -> None:
 def test_rows_are_sets_that_know_how_often_each_label_occurs_and_can_be_picked(
     rows: list[list[int]], data: st.DataObject
 ) -> None:
-    found = Presence.of(rows)
+    whole = Presence.of(rows)
     chosen = data.draw(st.lists(st.integers(-1, len(rows) - 1)))
     for presence, lists in (
-        (found, rows),
-        (found.picked(np.array(chosen, np.int64)), [([*rows, []])[one] for one in chosen]),
+        (whole, rows),
+        (whole.picked(np.array(chosen, np.int64)), [([*rows, []])[row] for row in chosen]),
     ):
         assert [presence.labels(row).tolist() for row in range(presence.num_rows)] == [
-            sorted(set(one)) for one in lists
+            sorted(set(labels)) for labels in lists
         ]
-        assert presence.counts.tolist() == [one.count(label) for one in lists for label in sorted(set(one))]
+        assert presence.counts.tolist() == [labels.count(label) for labels in lists for label in sorted(set(labels))]
         assert {column.dtype for column in (presence.indptr, presence.ids, presence.counts)} == {np.dtype(np.int64)}

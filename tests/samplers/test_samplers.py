@@ -37,7 +37,7 @@ class Boxes(Dataset[tuple[str, int]]):
 
 
 def boxes(name: str, size: int, rare: int = 4) -> Boxes:
-    return Boxes(name, [[0, 1] if at < rare else [0] for at in range(size)])
+    return Boxes(name, [[0, 1] if row < rare else [0] for row in range(size)])
 
 
 def samplers(**changes: Any) -> list[Both]:
@@ -96,7 +96,7 @@ def test_the_epoch_advances_with_the_last_item(kind: int) -> None:
     sampler = samplers()[kind]
     first, second = list(sampler), list(islice(sampler, len(sampler)))
     third = list(sampler)
-    assert len({str(one) for one in (first, second, third)}) == 3
+    assert len({str(order) for order in (first, second, third)}) == 3
     for epoch, passed in enumerate((first, second, third)):
         sampler.set_epoch(epoch)
         assert list(sampler) == passed
@@ -177,22 +177,22 @@ def test_single_samples_resume_on_other_ranks_between_steps() -> None:
         data, batch_size = boxes("a", 64), 8 // world_size
         return RepeatFactorSampler(data, 0.2, batch_size=batch_size, rank=rank, world_size=world_size)
 
-    one = sampler(0, 1)
-    whole = list(one)
-    one.set_epoch(0)
-    list(islice(one, 16))
+    alone = sampler(0, 1)
+    whole = list(alone)
+    alone.set_epoch(0)
+    list(islice(alone, 16))
     shares = []
     for rank in range(4):
         share = sampler(rank, 4)
-        share.load_state_dict(one.state_dict())
+        share.load_state_dict(alone.state_dict())
         shares.append(list(share))
     rebuilt: list[int] = []
-    for at in range(0, len(shares[0]), 2):
-        rebuilt += [index for share in shares for index in share[at : at + 2]]
+    for first in range(0, len(shares[0]), 2):
+        rebuilt += [index for share in shares for index in share[first : first + 2]]
     assert rebuilt == whole[16:]
-    list(islice(one, 3))
+    list(islice(alone, 3))
     with pytest.raises(PlanError, match="between steps of 8 samples"):
-        sampler(0, 4).load_state_dict(one.state_dict())
+        sampler(0, 4).load_state_dict(alone.state_dict())
 
 
 @pytest.mark.parametrize("kind", range(3))
@@ -213,7 +213,7 @@ def test_no_global_generator_is_touched(kind: int) -> None:
 def test_labels_beside_the_datasets_and_functions_repeat_alike() -> None:
     labels = boxes("a", 60).label_presence()
     by_labels = RepeatFactorSampler({"a": 60}, 0.2, labels={"a": labels}, rank=0, world_size=1)
-    factors = [max(1, (0.2 / (4 / 60)) ** 0.5) if at < 4 else 1 for at in range(60)]
+    factors = [max(1, (0.2 / (4 / 60)) ** 0.5) if row < 4 else 1 for row in range(60)]
     by_function = RepeatFactorSampler({"a": 60}, {"a": factors}.__getitem__, rank=0, world_size=1)
     assert list(by_labels) == list(by_function)
 
@@ -238,15 +238,17 @@ def test_a_dataset_without_a_batch_is_an_error_or_left_out() -> None:
         len(DebiasedBatchSampler(sizes, batch_size=8, rank=0, world_size=1))
     sampler = DebiasedBatchSampler(sizes, batch_size=8, small_sources="leave_out", rank=0, world_size=1)
     assert Counter(sampler.sources(0)) == {"a": 12, "b": 5}
-    assert [(one.name, one.remainder) for one in sampler.account()] == [("a", 4), ("b", 0)]
+    assert [(account.name, account.remainder) for account in sampler.account()] == [("a", 4), ("b", 0)]
 
 
 def test_steps_of_an_accumulation_hold_one_dataset() -> None:
     sampler = DebiasedBatchSampler({"a": 64, "b": 64}, batch_size=4, accumulation_steps=4, rank=0, world_size=1)
     names = sampler.sources(0)
-    assert all(len(set(names[at : at + 4])) == 1 for at in range(0, len(names), 4))
+    assert all(len(set(names[first : first + 4])) == 1 for first in range(0, len(names), 4))
     batches = list(sampler)
-    assert all(len({i for batch in batches[at : at + 4] for i in batch}) == 16 for at in range(0, len(names), 4))
+    assert all(
+        len({i for batch in batches[first : first + 4] for i in batch}) == 16 for first in range(0, len(names), 4)
+    )
 
 
 @pytest.mark.parametrize(

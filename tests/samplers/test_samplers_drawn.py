@@ -24,7 +24,7 @@ from helpers.strategies import Case, Stock, cases, drawn, feasible_cases
 
 
 def factors_of(stock: Stock) -> list[int]:
-    return [one for shard in stock.shards for one in shard]
+    return [factor for shard in stock.shards for factor in shard]
 
 
 def lengths_of(case: Case) -> dict[str, int]:
@@ -32,7 +32,7 @@ def lengths_of(case: Case) -> dict[str, int]:
 
 
 def repeats_of(case: Case) -> Callable[[str], list[float]]:
-    factors = {stock.name: [one / ONE for one in factors_of(stock)] for stock in case.stocks}
+    factors = {stock.name: [factor / ONE for factor in factors_of(stock)] for stock in case.stocks}
     return factors.__getitem__
 
 
@@ -80,8 +80,8 @@ def check_counts(case: Case, emitted: list[int]) -> None:
         mine = [counts[first + row] for row in range(len(factors))]
         assert sum(mine) == quota[stock.name]
         if case.steps is None and case.weights is None:
-            assert all(have <= ceil(one / ONE) for have, one in zip(mine, factors, strict=True))
-            missing = sum(max(0, floor(one / ONE) - have) for have, one in zip(mine, factors, strict=True))
+            assert all(have <= ceil(factor / ONE) for have, factor in zip(mine, factors, strict=True))
+            missing = sum(max(0, floor(factor / ONE) - have) for have, factor in zip(mine, factors, strict=True))
             assert missing <= case.global_batch
         first += len(factors)
 
@@ -90,15 +90,15 @@ def check_counts(case: Case, emitted: list[int]) -> None:
 @given(case=feasible_cases("debiased"), epoch=st.integers(0, 5))
 def test_every_global_batch_is_of_one_dataset_and_holds_no_sample_twice(case: Case, epoch: int) -> None:
     ranks = [debiased(case, rank) for rank in range(case.world_size)]
-    for one in ranks:
-        one.set_epoch(epoch)
-    columns = [list(one) for one in ranks]
-    assert {len(column) for column in columns} == {len(one) for one in ranks} == {len(ranks[0])}
+    for sampler in ranks:
+        sampler.set_epoch(epoch)
+    columns = [list(sampler) for sampler in ranks]
+    assert {len(column) for column in columns} == {len(sampler) for sampler in ranks} == {len(ranks[0])}
     names = ranks[-1].sources(epoch)
     of_shards = case.plan(epoch)
     drawn_sources = of_shards.sources(0)
     assert drawn_sources is not None
-    assert names == [of_shards.names[one] for one in drawn_sources.tolist()], (
+    assert names == [of_shards.names[source] for source in drawn_sources.tolist()], (
         "shards of these sizes draw the same sources"
     )
     for name, batches in zip(names, zip(*columns, strict=True), strict=True):
@@ -113,9 +113,9 @@ def test_every_global_batch_is_of_one_dataset_and_holds_no_sample_twice(case: Ca
 @given(case=feasible_cases("mixed"), epoch=st.integers(0, 3))
 def test_repeats_come_by_their_factors_and_never_twice_in_a_global_batch(case: Case, epoch: int) -> None:
     ranks = [repeating(case, rank) for rank in range(case.world_size)]
-    for one in ranks:
-        one.set_epoch(epoch)
-    columns = [list(one) for one in ranks]
+    for sampler in ranks:
+        sampler.set_epoch(epoch)
+    columns = [list(sampler) for sampler in ranks]
     assert {len(column) for column in columns} == {len(ranks[0])}
     for first in range(0, len(ranks[0]), case.batch_size):
         whole = [index for column in columns for index in column[first : first + case.batch_size]]
@@ -124,7 +124,7 @@ def test_repeats_come_by_their_factors_and_never_twice_in_a_global_batch(case: C
 
 
 @drawn(60)
-@given(case=(cases("debiased") | cases("mixed")).filter(lambda one: any(stock.total for stock in one.stocks)))
+@given(case=(cases("debiased") | cases("mixed")).filter(lambda case: any(stock.total for stock in case.stocks)))
 def test_what_cannot_be_planned_is_an_error_before_the_first_step(case: Case) -> None:
     sampler = debiased(case, 0) if case.kind == "debiased" else repeating(case, 0)
     if case.is_feasible():
@@ -186,7 +186,7 @@ def wrapped(kind: str, length: int) -> Any:
     if kind == "generator":
         return RandomSampler(data, generator=torch.Generator())
     if kind == "weighted":
-        return WeightedRandomSampler([1.0 + one for one in data], 2 * length, replacement=True)
+        return WeightedRandomSampler([1.0 + index for index in data], 2 * length, replacement=True)
     if kind == "subset":
         return SubsetRandomSampler(range(0, length, 2))
     if kind == "batches":
@@ -209,10 +209,10 @@ def test_shares_over_ranks_are_one_draw(kind: str, length: int, world_size: int,
         for rank in range(world_size):
             torch.manual_seed(rank)  # ranks are seeded apart in practice
             sampler = wrapped(kind, length)
-            one = DistributedSamplerWrapper(sampler, seed=seed, ragged=ragged, rank=rank, world_size=world_size)
-            one.set_epoch(epoch)
-            shares.append(list(one))
-            assert len(one) == len(shares[-1])
+            wrapper = DistributedSamplerWrapper(sampler, seed=seed, ragged=ragged, rank=rank, world_size=world_size)
+            wrapper.set_epoch(epoch)
+            shares.append(list(wrapper))
+            assert len(wrapper) == len(shares[-1])
         assert len({len(share) for share in shares}) == 1 or ragged == "keep"
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
         longest = max(map(len, shares))

@@ -60,7 +60,7 @@ def _check(raw: bytes, fields: tuple[str, ...] | None) -> None:
 
 def _is_ordinary(raw: bytes) -> bool:
     with local_file(raw) as file:
-        return ordinary_members(lambda length, at: os.pread(file.fileno(), length, at), len(raw)) is not None
+        return ordinary_members(lambda length, offset: os.pread(file.fileno(), length, offset), len(raw)) is not None
 
 
 @given(nearly_ordinary(), st.sampled_from([(), ("cls",), ("jpg", "txt"), None]))
@@ -120,4 +120,4 @@ def test_labels_read_at_once_are_those_of_the_extractor(texts: list[bytes], voca
     if ids is not None:
         labels = [TextLabels(field="cls")({"cls": text}, where="x.tar") for text in texts]
         encoded_ids, _ = encoded(["key"] * len(texts), labels, given=None, wanted=vocabulary, where="x.tar")
-        assert encoded_ids == [[one] for one in ids.tolist()]
+        assert encoded_ids == [[class_id] for class_id in ids.tolist()]

@@ -37,7 +37,7 @@ def long_link(target: str) -> bytes:
 
 def by_stream(path: Path) -> Samples:
     samples = list(tar_samples()([str(path)]))
-    return {one.pop("__key__"): {name: one[name] for name in one if name != "__url__"} for one in samples}
+    return {sample.pop("__key__"): {name: sample[name] for name in sample if name != "__url__"} for sample in samples}
 
 
 def by_index(path: Path) -> Samples:
@@ -93,7 +93,7 @@ def test_links_to_links_and_to_long_names_are_followed(tmp_path: Path) -> None:
         + link("c.jpg", "b.jpg")
         + END
     )
-    assert [one["jpg"] for one in by_index(write(tmp_path, raw)).values()] == 3 * [b"img"]
+    assert [sample["jpg"] for sample in by_index(write(tmp_path, raw)).values()] == 3 * [b"img"]
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -108,8 +108,8 @@ def test_links_that_tarfile_writes_are_resolved_as_it_resolves_them(tmp_path: Pa
         for file in sorted(tmp_path.glob("*.[jt][px][gt]")):
             tar.add(file, file.name)
     with tarfile.open(path) as tar:
-        content = {one.name: tar.extractfile(one).read() for one in tar}  # type: ignore[union-attr]
-        assert sum(one.islnk() for one in tar) == 3
+        content = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+        assert sum(member.islnk() for member in tar) == 3
     expected = {key: {"jpg": content[f"{key}.jpg"], "txt": content[f"{key}.txt"]} for key in "abcd"}
     assert by_stream(path) == expected
     assert by_index(path) == expected
@@ -169,7 +169,7 @@ def test_padding_and_junk_after_the_end_are_no_second_archive(tmp_path: Path, ta
 
 def test_padding_to_a_record_is_still_read_in_bulk() -> None:
     raw = (ONE + END).ljust(20 * BLOCK, b"\0")
-    assert ordinary_members(lambda length, at: raw[at : at + length], len(raw)) is not None
+    assert ordinary_members(lambda length, offset: raw[offset : offset + length], len(raw)) is not None
 
 
 def test_a_field_without_a_name_is_noted(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_the_walk_of_a_file_that_cannot_seek_refuses_links_it_cannot_follow() ->
             return False
 
     raw = ONE + link("b.jpg", "a.jpg") + END
-    assert [one.name for one in walk(Pipe(raw), size=None, where="x")] == ["a.jpg", "a.cls", "b.jpg"]
+    assert [member.name for member in walk(Pipe(raw), size=None, where="x")] == ["a.jpg", "a.cls", "b.jpg"]
     with pytest.raises(ShardError, match="hard link"):
         list(walk(Pipe(raw), size=None, where="x", want=lambda _: True))
 

@@ -61,14 +61,15 @@ def listed(source: equitar.Source) -> list[tuple[str, dict[str, bytes]]]:
     batches = equitar.exact([source], batch_size=2, collate_fn=list, rank=0, world_size=1)
     samples = [sample for batch in batches for sample in batch if not sample.get("__pad__")]
     return [
-        (one["__key__"], {name: value for name, value in one.items() if not name.startswith("__")}) for one in samples
+        (sample["__key__"], {name: value for name, value in sample.items() if not name.startswith("__")})
+        for sample in samples
     ]
 
 
 def samples_of(source: equitar.Source) -> Samples:
-    found = listed(source)
-    assert len({key for key, _ in found}) == len(found)
-    return dict(found)
+    samples = listed(source)
+    assert len({key for key, _ in samples}) == len(samples)
+    return dict(samples)
 
 
 def refused(folder: Path, name: str, match: str) -> None:
@@ -278,8 +279,8 @@ def test_builder_reader_and_stream_have_equal_samples_for_every_odd_tar(
         streamed.append((key, sample))
     read = [reader.read(0, row) for row in range(built.num_rows)]
     reader.close()
-    assert [one["__key__"] for one in read] == list(built.keys) == [key for key, _ in streamed]
-    assert [{name: one[name] for name in one if not name.startswith("__")} for one in read] == [
+    assert [sample["__key__"] for sample in read] == list(built.keys) == [key for key, _ in streamed]
+    assert [{name: sample[name] for name in sample if not name.startswith("__")} for sample in read] == [
         fields for _, fields in streamed
     ]
     if read:
@@ -364,10 +365,10 @@ def test_classes_that_never_occur_change_nothing_and_unknown_ones_are_errors(tmp
     emitted = [
         [
             key
-            for batch in equitar.exact([one], batch_size=2, repeat=0.9, rank=0, world_size=1)
+            for batch in equitar.exact([variant], batch_size=2, repeat=0.9, rank=0, world_size=1)
             for key in batch["__key__"]
         ]
-        for one in (source, bare)
+        for variant in (source, bare)
     ]
     assert emitted[0] == emitted[1]
     with pytest.raises(equitar.errors.ShardError, match="label 3 is not one of 3 classes for key 'k3' of"):

@@ -90,16 +90,18 @@ def test_samples_of_all_sizes_are_those_of_webdataset(
             writer.write({"__key__": f"k{row}", "jpg": bytes([row % 251]) * size, "txt": b"t" * (row % 3)})
     theirs = list(wds.DataPipeline(wds.SimpleShardList([str(path)]), wds.tarfile_to_samples()))
     ours = list(wds.DataPipeline(wds.SimpleShardList([str(path)]), tar_samples()))
-    assert ours == [{name: value for name, value in one.items() if name != "__local_path__"} for one in theirs]
+    assert ours == [{name: value for name, value in sample.items() if name != "__local_path__"} for sample in theirs]
 
 
 def test_a_sample_is_given_before_the_whole_shard_is_looked_at(tmp_path: Path) -> None:
     path = tmp_path / "x.tar"
-    path.write_bytes(b"".join(member(f"{at:05}.jpg", b"1") for at in range(5000)) + b"<html>" * 200)
+    path.write_bytes(b"".join(member(f"{row:05}.jpg", b"1") for row in range(5000)) + b"<html>" * 200)
     stream = tar_samples()([str(path)])
     assert next(stream)["__key__"] == "00000"
     samples, error = given_before_error(path)
-    assert [one["__key__"] for one in samples] == [f"{at:05}" for at in range(4999)]  # the last may lack members
+    assert [sample["__key__"] for sample in samples] == [
+        f"{row:05}" for row in range(4999)
+    ]  # the last may lack members
     assert f"damaged at byte {5000 * 1024}: b'<html>" in error
 
 
@@ -115,39 +117,39 @@ def test_a_sample_is_given_before_the_whole_shard_is_looked_at(tmp_path: Path) -
 )
 def test_what_is_wrong_far_behind_is_found_and_nothing_is_given_twice(odd: bytes, error: str, tmp_path: Path) -> None:
     path = tmp_path / "x.tar"
-    path.write_bytes(b"".join(member(f"{at:05}.jpg", b"1") for at in range(3000)) + odd + END)
-    samples, found = given_before_error(path)
-    keys = [one["__key__"] for one in samples]
-    assert keys == [f"{at:05}" for at in range(len(keys))]
+    path.write_bytes(b"".join(member(f"{row:05}.jpg", b"1") for row in range(3000)) + odd + END)
+    samples, message = given_before_error(path)
+    keys = [sample["__key__"] for sample in samples]
+    assert keys == [f"{row:05}" for row in range(len(keys))]
     assert len(keys) >= 2999
-    assert error in found
+    assert error in message
 
 
 def test_what_is_out_of_the_ordinary_far_behind_is_read_on(tmp_path: Path) -> None:
     path = tmp_path / "x.tar"
-    ordinary = b"".join(member(f"{at:05}.jpg", b"1") + member(f"{at:05}.cls", b"2") for at in range(700))
+    ordinary = b"".join(member(f"{row:05}.jpg", b"1") + member(f"{row:05}.cls", b"2") for row in range(700))
     path.write_bytes(folder("d/") + ordinary + pax({"path": "new.jpg"}) + member("old.jpg", b"3") + END)
     samples, error = given_before_error(path)
     assert not error
-    assert [one["__key__"] for one in samples] == [*(f"{at:05}" for at in range(700)), "new"]
+    assert [sample["__key__"] for sample in samples] == [*(f"{row:05}" for row in range(700)), "new"]
 
 
 def test_shards_do_not_touch_each_other(tmp_path: Path) -> None:
     paths = odd_tars.build(tmp_path, "key_across_shards")
     stream = tar_samples()({"url": str(path)} for path in paths.values())
-    assert [(one["__key__"], one["jpg"]) for one in stream] == [("a", b"0a"), ("z", b"0z"), ("z", b"1z")]
+    assert [(sample["__key__"], sample["jpg"]) for sample in stream] == [("a", b"0a"), ("z", b"0z"), ("z", b"1z")]
 
 
 def test_a_compressed_shard_is_read_through(tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(gzip.compress(two_samples() + END))
-    assert [one["__key__"] for one in tar_samples()([str(tmp_path / "x.tar")])] == ["a", "b"]
+    assert [sample["__key__"] for sample in tar_samples()([str(tmp_path / "x.tar")])] == ["a", "b"]
 
 
 def test_the_stage_pickles_and_is_used_again(tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(two_samples() + END)
     stage = pickle.loads(pickle.dumps(tar_samples()))
     for _ in range(2):
-        assert [one["__key__"] for one in stage([str(tmp_path / "x.tar")])] == ["a", "b"]
+        assert [sample["__key__"] for sample in stage([str(tmp_path / "x.tar")])] == ["a", "b"]
 
 
 def test_shards_elsewhere_are_refused_with_what_to_do() -> None:

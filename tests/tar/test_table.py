@@ -37,13 +37,14 @@ def _samples(table: MemberTable) -> Samples:
 
 def _sliced(raw: bytes, table: MemberTable) -> Samples:
     """Read each member at its offset, as a reader by member table does."""
-    found: Samples = {}
+    samples: Samples = {}
     for row, key in enumerate(table.keys):
         members = range(table.indptr[row], table.indptr[row + 1])
-        found[key] = {
-            table.fields[table.field[at]]: raw[table.offset[at] : table.offset[at] + table.size[at]] for at in members
+        samples[key] = {
+            table.fields[table.field[entry]]: raw[table.offset[entry] : table.offset[entry] + table.size[entry]]
+            for entry in members
         }
-    return found
+    return samples
 
 
 class OnlyForward(io.BytesIO):
@@ -185,10 +186,10 @@ def test_checksums_of_signed_bytes_and_in_other_spellings_are_accepted() -> None
         _table(_with_checksum(block, b"%06o\0 " % (total + 1)) + END)
 
 
-@pytest.mark.parametrize("at", [*range(0, 148, 7), *range(156, 512, 5)])
-def test_a_changed_byte_of_a_header_is_found(at: int) -> None:
+@pytest.mark.parametrize("position", [*range(0, 148, 7), *range(156, 512, 5)])
+def test_a_changed_byte_of_a_header_is_found(position: int) -> None:
     raw = bytearray(two_samples() + END)
-    raw[4 * BLOCK + at] ^= 0x11
+    raw[4 * BLOCK + position] ^= 0x11
     with pytest.raises(ShardError, match="damaged at byte 2048"):
         _table(bytes(raw))
 
@@ -248,7 +249,7 @@ def test_a_size_larger_than_the_file_is_no_clean_end() -> None:
 def test_a_single_zero_block_at_the_end_is_a_clean_end_without_mark() -> None:
     walked = walk(io.BytesIO(two_samples() + bytes(BLOCK)), size=None, where="x.tar")
     assert walked.has_end_mark is None
-    assert [one.name for one in walked] == ["a.jpg", "a.cls", "b.jpg", "b.cls"]
+    assert [member.name for member in walked] == ["a.jpg", "a.cls", "b.jpg", "b.cls"]
     assert walked.has_end_mark is False
 
 
@@ -257,11 +258,11 @@ def test_the_walk_reads_headers_and_skips_data(tmp_path: Path) -> None:
         num_read = 0
 
         def read(self, size: int | None = -1, /) -> bytes:
-            found = super().read(size)
-            self.num_read += len(found)
-            return found
+            chunk = super().read(size)
+            self.num_read += len(chunk)
+            return chunk
 
-    file = Counting(b"".join(member(f"{at}.jpg", bytes(1_000_000)) for at in range(20)) + END)
+    file = Counting(b"".join(member(f"{row}.jpg", bytes(1_000_000)) for row in range(20)) + END)
     assert len(list(walk(file, size=None, where="x.tar"))) == 20
     assert file.num_read < 300_000
 
@@ -312,7 +313,7 @@ def test_what_is_odd_but_legal_is_noted(case: str, notes: list[str]) -> None:
 
 
 def test_fields_that_differ_from_sample_to_sample_are_noted() -> None:
-    raw = b"".join(member(f"track {at}.part{at}.mp3", b"1") for at in range(9)) + END
+    raw = b"".join(member(f"track {row}.part{row}.mp3", b"1") for row in range(9)) + END
     assert _table(raw).notes == ("9 different fields, although no sample has more than 1",)
 
 

@@ -73,7 +73,7 @@ def _by_webdataset(raw: bytes) -> Samples | None:
     except ValueError as error:
         _raise_unless(error, "duplicate file name")
         return None
-    return [(one.pop("__key__"), {name: one[name] for name in one if name != "__url__"}) for one in samples]
+    return [(sample.pop("__key__"), {name: sample[name] for name in sample if name != "__url__"}) for sample in samples]
 
 
 def _raise_unless(error: ValueError, *reasons: str) -> None:
@@ -141,8 +141,8 @@ def test_the_walk_gives_the_bytes_that_lie_at_its_offsets(raw: bytes, compressed
 @settings(max_examples=100)
 def test_a_damaged_tar_gives_a_shard_error_or_members_within_the_file(raw: bytes, data: st.DataObject) -> None:
     damaged = bytearray(raw)
-    for at in data.draw(st.lists(st.integers(0, len(raw) - 1), max_size=4)):
-        damaged[at] ^= data.draw(st.integers(1, 255))
+    for position in data.draw(st.lists(st.integers(0, len(raw) - 1), max_size=4)):
+        damaged[position] ^= data.draw(st.integers(1, 255))
     damaged = damaged[: data.draw(st.integers(0, len(raw)))]
     try:
         table = member_table(walk(io.BytesIO(damaged), size=len(damaged), where="x.tar"), "x.tar")
