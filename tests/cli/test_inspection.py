@@ -104,7 +104,8 @@ def test_plan_shows_the_schedule_and_what_every_worker_reads(folder: Path) -> No
     assert lines[4].split() == ["dog", "5", "50", "62.5%", "1.000", "0", "1"]
     assert "the same on all ranks: c = cat, d = dog" in lines[6]
     assert Counter(lines[7].strip()) == {"c": 3, "d": 5}
-    readers = [line.split() for line in lines[10:]]
+    assert lines[9].startswith("a batch holds samples of ")
+    readers = [line.split() for line in lines[12:]]
     assert [row[:3] for row in readers] == [["0", "0", "4"], ["0", "1", "4"], ["1", "0", "4"], ["1", "1", "4"]]
     assert sum(int(row[4]) for row in readers) == 80
 
@@ -124,7 +125,7 @@ def test_plan_says_in_a_line_what_a_batch_holds(folder: Path) -> None:
     repeated = "a batch holds samples of 2.0 shards, 2.0 classes; a random draw of 2.0 shards"
     assert batch_lines(cat, "--batch-size", "30", "--repeat", "0.01") == [repeated]
     kept = "a batch holds samples of 2.0 shards; a random draw of 2.0 shards"
-    assert batch_lines(dog, "--batch-size", "50", "--keep", "dog=1.0") == [kept]
+    assert batch_lines(dog, "--batch-size", "30", "--keep", "dog=0.9") == [kept]
     assert batch_lines(cat, "--batch-size", "1") == []
 
 

@@ -19,7 +19,7 @@ from equitar.reporting.stats import ClassStats, SourceStats, Stats
 
 ODD = ("<b>bold</b>", 'a "quoted" & name', "日本")
 TITLED = """([figure, marks]) => [...document.querySelectorAll(`${figure} ${marks}`)].map(mark => {
-    mark.scrollIntoView({block: "center"});
+    mark.closest("svg").scrollIntoView({block: "center"});
     const box = mark.getBoundingClientRect();
     const down = Math.min(box.height / 2, 4);  // a bar on a logarithmic axis goes on below the plot, where it is cut off
     let under = document.elementFromPoint(box.x + box.width / 2, box.y + down);

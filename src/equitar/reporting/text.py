@@ -85,16 +85,14 @@ def stats_text(stats: Stats, plot: str | None = None, *, all_classes: bool = Fal
     after = f"{stats.copies:,.0f} with repeats ({stats.repeat})" if stats.repeat else "nothing is repeated"
     if not stats.repeat and round(stats.copies) != stats.samples:
         after = f"{stats.copies:,.0f} by the plan"
-    parts = [table(rows), f"epoch    {stats.samples:,} samples; {after}"]
+    lines = [f"epoch    {stats.samples:,} samples; {after}"]
     if stats.ids is not None:
-        parts.append(f"ids      {stats.ids}")
+        lines.append(f"ids      {stats.ids}")
     if stats.id_overlap is not None:
-        parts.append(f"look     {stats.id_overlap}; pass --shared-ids if an id is the same class in all")
-    parts += (
-        [_classes_text(stats.classes, all_classes=all_classes)]
-        if stats.classes
-        else ["classes  none: indexed without labels"]
-    )
+        lines.append(f"look     {stats.id_overlap}; pass --shared-ids if an id is the same class in all")
+    classes = stats.classes
+    of_classes = _classes_text(classes, all_classes=all_classes) if classes else "classes  none: indexed without labels"
+    parts = [table(rows), "\n".join(lines), of_classes]
     return "\n\n".join([*parts, *([f"plot     {plot}"] if plot else [])])
 
 
