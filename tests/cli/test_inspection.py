@@ -104,9 +104,39 @@ def test_plan_shows_the_schedule_and_what_every_worker_reads(folder: Path) -> No
     assert lines[4].split() == ["dog", "5", "50", "62.5%", "1.000", "0", "1"]
     assert "the same on all ranks: c = cat, d = dog" in lines[6]
     assert Counter(lines[7].strip()) == {"c": 3, "d": 5}
-    readers = [line.split() for line in lines[10:]]
+    assert lines[9].startswith("a batch holds samples of ")
+    readers = [line.split() for line in lines[12:]]
     assert [row[:3] for row in readers] == [["0", "0", "4"], ["0", "1", "4"], ["1", "0", "4"], ["1", "1", "4"]]
     assert sum(int(row[4]) for row in readers) == 80
+
+
+def batch_lines(*words: str) -> list[str]:
+    result = run("plan", *words)
+    assert result.exit_code == 0, result.output
+    return [line for line in result.output.splitlines() if line.startswith("a batch holds")]
+
+
+def test_plan_says_in_a_line_what_a_batch_holds(folder: Path) -> None:
+    cat, dog = words_for(folder)
+    of_cat = "a batch holds samples of 2.0 shards, 2.0 classes; a random draw of 2.0 shards, 1.9 classes"
+    assert batch_lines(cat, "--batch-size", "30") == [of_cat]  # all of it
+    both = "a batch holds samples of 2.0 shards, 1.0 to 2.0 classes; a random draw of 2.0 shards, 1.0 to 1.9 classes"
+    assert batch_lines(cat, dog, "--batch-size", "30") == [both]
+    repeated = "a batch holds samples of 2.0 shards, 2.0 classes; a random draw of 2.0 shards"
+    assert batch_lines(cat, "--batch-size", "30", "--repeat", "0.01") == [repeated]
+    kept = "a batch holds samples of 2.0 shards; a random draw of 2.0 shards"
+    assert batch_lines(dog, "--batch-size", "30", "--keep", "dog=0.9") == [kept]
+    assert batch_lines(cat, "--batch-size", "1") == []
+
+
+def test_stats_says_in_a_line_whether_ids_are_pooled(folder: Path) -> None:
+    def lines(*words: str) -> list[str]:
+        return [line for line in run("stats", *words).output.splitlines() if line.startswith("ids ")]
+
+    both = words_for(folder)
+    assert lines(*both) == ["ids      separate: without class names, an id is a class of its own source alone"]
+    assert lines(*both, "--shared-ids") == ["ids      pooled: an id is the same class in all sources (labels_shared)"]
+    assert lines(both[0]) == []
 
 
 def test_samples_of_the_plan_are_a_line_each_and_what_the_package_tells(folder: Path) -> None:

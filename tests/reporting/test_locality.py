@@ -78,9 +78,13 @@ def test_batches_are_of_what_they_emit(sources: list[Source], build: Callable[..
         numbers = expected[locality.source]
         assert locality.batches == len(numbers)
         assert (locality.shards, locality.classes) == pytest.approx(tuple(np.mean(numbers, axis=0)))
-    bare = plan(batches).locality  # what is known without a look at the rows
-    assert [each[:4] for each in bare] == [each[:4] for each in preview.locality]
-    assert {(each.classes, each.random_classes) for each in bare} == {(None, None)}
+    alone = plan(batches).locality  # what a random draw has of repeated classes takes a look at the rows
+    assert [each[:5] for each in alone] == [each[:5] for each in preview.locality]
+    assert {each.random_classes for each in alone} == {None}
+    plain = build(sources, batch_size=2, shuffle=2, rank=0, world_size=world_size)
+    in_report = report_of(plain).plan
+    assert in_report is not None
+    assert plan(plain).locality == in_report.locality
 
 
 @pytest.mark.parametrize("size", [2, 3])

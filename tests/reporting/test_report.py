@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from html.parser import HTMLParser
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from playwright.sync_api import Browser, ConsoleMessage, Error, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Error, Request
 
 import equitar
 from equitar.cli.app import main
@@ -23,7 +23,7 @@ from equitar.indexing.index import index
 from equitar.loading.batches import Batches
 from equitar.loading.builders import debiased, exact, mixed
 from equitar.reporting.page import page_of, require_report
-from equitar.reporting.preview import plan
+from equitar.reporting.preview import emissions, plan
 from equitar.reporting.report import report_of
 from equitar.reporting.stats import ClassStats, stats
 from equitar.sources import Source
@@ -31,6 +31,7 @@ from helpers.odd_tars import END, member
 
 LONG = "a&amp;b' {{ 7*7 }} " + "long" * 50
 HOSTILE = ("<script>alert(1)</script>", LONG, "$x_{$", "日本", '"><img src=http://x/ onerror=alert(1)>', "dog")
+MINUS = "\N{MINUS SIGN}"
 CREATED = datetime(2026, 5, 1, tzinfo=timezone.utc)
 ELEMENTS = re.findall(
     r"\w+",
@@ -48,9 +49,10 @@ class Page(HTMLParser):
         self.tables: dict[str, list[list[str]]] = {}
         self.numbers: dict[str, str] = {}
         self.findings: list[list[str]] = []  # word and text of each
+        self.below: dict[str, str] = {}  # text below each number with an id
         self.text = ""
         self._rows: list[list[str]] = []
-        self._named = ""
+        self._named = self._in_tile = ""
         self._in_data = self._in_cell = False
         self._in_finding = ""
         self.feed(text)
@@ -71,6 +73,7 @@ class Page(HTMLParser):
             self._in_cell = True
         elif tag == "dd":
             self._named = actual.get("id") or ""
+            self._in_tile = self._named or self._in_tile
         elif tag == "data":
             self._in_data = True
             value = actual["value"] or ""
@@ -84,11 +87,15 @@ class Page(HTMLParser):
             self._in_data = False
         elif tag == "dd":
             self._named = ""
+        elif tag == "div":
+            self._in_tile = ""
         elif tag in ("th", "td"):
             self._in_cell = False
 
     def handle_data(self, data: str) -> None:
         self.text += data
+        if self._in_tile and not self._in_data:
+            self.below[self._in_tile] = self.below.get(self._in_tile, "") + data
         if self._in_finding == "level":
             self.findings.append([data])
         elif self._in_finding == "p":
@@ -96,6 +103,10 @@ class Page(HTMLParser):
         self._in_finding = ""
         if self._in_cell and not self._in_data:
             self._rows[-1][-1] += data
+
+    def tile(self, name: str) -> str:
+        """Return what stands below a headline number."""
+        return self.below.get(name, "")
 
     def column(self, table: str, name: str) -> list[str]:
         head, *rows = [
@@ -194,6 +205,71 @@ def test_readers_are_those_of_preview(sources: list[Source], shown: Page) -> Non
     for name, numbers in summary.items():
         each = [getattr(consumer, name) for consumer in planned_epoch.consumers]
         assert numbers == [min(each), np.median(each), max(each)]
+
+
+@pytest.mark.parametrize("repeat", [None, 0.2])
+def test_extra_copies_by_weights_stand_apart_from_those_by_repeats(sources: list[Source], repeat: float | None) -> None:
+    batches = debiased(
+        sources, batch_size=2, repeat=repeat, weights={"cc3m": 1, "sbu": 4}, steps=30, seed=3, rank=0, world_size=2
+    )
+    shown, table = page(batches), "source-table"
+    emitted = Counter(emission.source for emission in emissions(batches, epoch=1))
+    by_weights, left_out = shown.floats(table, "extra by weights"), shown.floats(table, "remainder")
+    by_repeats = [source.copies - source.samples for source in stats(sources, repeat=repeat).sources]
+    assert shown.floats(table, "extra by repeats") == pytest.approx(by_repeats)
+    assert (sum(by_repeats) > 0) == (repeat is not None)
+    assert by_weights[0] < 0 < by_weights[1]
+    for source, *numbers in zip(sources, shown.floats(table, "samples"), by_repeats, by_weights, left_out, strict=True):
+        samples, repeats, weights, remainder = numbers
+        assert emitted[source.name] == pytest.approx(samples + repeats + weights - remainder, abs=1)
+    assert ("by repeats" in shown.tile("emitted")) == (repeat is not None)
+    assert f"{'+' if sum(by_weights) > 0 else MINUS}{abs(round(sum(by_weights)))} by weights" in shown.tile("emitted")
+
+
+def test_extra_copies_of_classes_by_weights_are_those_of_more_than_one_pass(sources: list[Source], shown: Page) -> None:
+    assert "extra by weights" not in shown.tables["rarest"][0]
+    batches = debiased(sources, batch_size=2, repeat=0.2, weights={"cc3m": 1, "sbu": 4}, steps=30, rank=0, world_size=2)
+    weighted, actual = page(batches), stats(batches)
+    passes = {source.name: source.passes for source in actual.sources}
+    in_pass = stats(sources, repeat=0.2).classes
+    assert in_pass is not None
+    of_sbu = HOSTILE[4]  # samples of sbu alone have it
+    copies = in_pass.copies[in_pass.names.index(of_sbu)]
+    row = weighted.column("rarest", "class").index(of_sbu)
+    assert weighted.floats("rarest", "extra by weights")[row] == pytest.approx(copies * (passes["sbu"] - 1))
+    for name in ("extra by repeats", "samples", "factor"):
+        assert weighted.floats("rarest", name) == shown.floats("rarest", name)
+
+
+def many_classes(num_classes: int, rng: np.random.Generator) -> ClassStats:
+    samples = np.sort(rng.integers(1, 3000, num_classes))
+    in_pass = samples * rng.uniform(1, 4, num_classes)
+    return ClassStats(
+        names=tuple(f"class {number}" for number in range(num_classes)),
+        samples=samples,
+        frequency=samples / samples.sum(),
+        factors=np.ones(num_classes),
+        pass_copies=in_pass,
+        copies=in_pass,
+        without_samples=0,
+    )
+
+
+@pytest.mark.parametrize("num_classes", [6, 12, 13, 20, 40, 200])
+def test_tables_of_classes_share_no_row(sources: list[Source], num_classes: int) -> None:
+    classes = many_classes(num_classes, np.random.default_rng(num_classes))
+    actual = report_of(sources, repeat=0.2)
+    changed = replace(actual, stats=replace(actual.stats, classes=classes))
+    shown = Page(page_of(changed, command=None, created=CREATED))
+    rows = {name: shown.column(name, "class") for name in ("rarest", "most-repeated", "grown") if name in shown.tables}
+    together = [name for names in rows.values() for name in names]
+    assert len(together) == len(set(together)) == min(num_classes, 36)
+    names, times, extra = classes.names, classes.copies / classes.samples, classes.copies - classes.samples
+    assert rows["rarest"] == [*names[:12]]
+    others = set(range(12, num_classes))
+    most = sorted(others, key=lambda row: -times[row])[:12]
+    assert rows.get("most-repeated", []) == [names[row] for row in most]
+    assert rows.get("grown", []) == [names[row] for row in sorted(others - {*most}, key=lambda row: -extra[row])[:12]]
 
 
 def test_the_strip_is_the_schedule(sources: list[Source], shown: Page) -> None:
@@ -390,23 +466,6 @@ def test_a_report_without_its_libraries_says_what_to_install(monkeypatch: pytest
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(RuntimeError, match=r"needs jinja2 and matplotlib.*pip install 'equitar\[report\]'"):
         require_report()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """A Chromium of the system. In CI it must be there; on a desk the tests are skipped without."""
-    path = next(
-        (actual for name in ("chromium", "chromium-browser", "google-chrome") if (actual := shutil.which(name))), None
-    )
-    if path is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(
-            "no Chromium: install it, say by `apt-get install chromium`"
-        )
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        opened = playwright.chromium.launch(executable_path=path, args=arguments)
-        yield opened
-        opened.close()
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from markupsafe import escape
 
 from equitar.cli.app import main
 from equitar.errors import LabelError
@@ -30,6 +32,7 @@ from equitar.planning.repeat_factors import (
 from equitar.presence import Presence
 from equitar.reporting.exporting import export
 from equitar.reporting.findings import findings_of
+from equitar.reporting.page import page_of
 from equitar.reporting.report import report_of
 from equitar.reporting.stats import Stats, stats
 from equitar.reporting.text import stats_json, stats_text
@@ -91,6 +94,46 @@ def test_statistics_and_reports_say_that_ids_overlap_unless_they_are_shared(sour
     assert words not in stats_text(stats(sources, labels_shared=True))
     assert stats_json(stats(sources, labels_shared=True))["id_overlap"] is None
     assert "ids-overlap" not in {finding.kind for finding in findings_of(report_of(sources, labels_shared=True))}
+
+
+NAMES = ("a", "b", "c", "d", "e", "f")
+SCOPED = RepeatFactor(0.5, scope="source")
+
+
+@pytest.mark.parametrize(
+    ("named", "repeat", "labels_shared", "words"),
+    [
+        ("xy", SCOPED, False, "separate: classes are counted in each source alone (scope='source')"),
+        ("", 0.5, True, "pooled: an id is the same class in all sources (labels_shared)"),
+        ("xyz", 0.5, False, "pooled: classes of one name are counted together over all sources"),
+        ("x", None, False, "separate: without class names, an id is a class of its own source alone"),
+        ("xz", None, False, "pooled by class name in x, z; separate in y, without class names"),
+    ],
+)
+def test_statistics_and_the_page_say_whether_ids_are_pooled_and_classes_are(
+    tmp_path: Path, named: str, repeat: float | RepeatFactor | None, labels_shared: bool, words: str
+) -> None:
+    sources = [write(tmp_path, name, LEFT, NAMES if name in named else None) for name in "xyz"]
+    actual = stats(sources, repeat=repeat, labels_shared=labels_shared)
+    assert stats_json(actual)["ids"] == words
+    assert f"ids      {words}" in stats_text(actual).splitlines()
+    report = report_of(sources, repeat=repeat, labels_shared=labels_shared)
+    page = page_of(report, command=None, created=datetime(2026, 5, 1, tzinfo=timezone.utc))
+    assert f'<span id="ids">{escape(words)}</span>' in page
+    assert actual.classes is not None
+    together = {"": 3, "x": 9, "xz": 6, "xy": 6, "xyz": 3}[named]  # classes 0, 1 and 2, of so many sources apart
+    assert len(actual.classes.names) == together
+
+
+def test_of_fewer_than_two_sources_with_labels_nothing_is_said_about_ids(tmp_path: Path) -> None:
+    (tmp_path / "bare.tar").write_bytes(member("0.txt", b"a") + END)
+    bare = Source("bare", f"{tmp_path}/bare.tar")
+    index(bare, jobs=1, progress=False)
+    sources = [write(tmp_path, "left", LEFT), bare]
+    assert stats_json(stats(sources))["ids"] is None
+    assert "ids " not in stats_text(stats(sources))
+    page = page_of(report_of(sources), command=None, created=datetime(2026, 5, 1, tzinfo=timezone.utc))
+    assert 'id="ids"' not in page
 
 
 def test_sources_with_class_names_or_other_ids_are_no_finding(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from equitar.reporting.balance import GROUP_RANGES, GROUPS, group_of_classes
 from equitar.reporting.findings import findings_of
+from equitar.reporting.plots import DENSE
 from equitar.reporting.report import Report, report_of
 from equitar.reporting.stats import ClassStats
 from equitar.reporting.text import letters_of
@@ -113,6 +114,7 @@ def page_of(report: Report, *, command: str | None, created: datetime) -> str:
         colors={name: index % _COLORS for index, name in enumerate(names)},
         plots=_plots(report),
         classes=_class_rows(report.stats.classes),
+        most_named=DENSE,
         schedules=_schedules(report.plan) if report.plan else [],
         readers=_readers(report.plan) if report.plan else {},
         command=command,
@@ -158,7 +160,7 @@ def _groups(classes: ClassStats | None) -> list[tuple[str, str, int]]:
 
 
 def _class_rows(classes: ClassStats | None) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of the tables of classes, by table; the most repeated are others than the rarest."""
+    """Return the rows of the tables of classes, by table: the rarest, then others, so that these share no row, and all."""
     if classes is None or not classes.names:
         return {}
     factors = [None] * len(classes.names) if classes.factors is None else classes.factors.tolist()
@@ -183,12 +185,14 @@ def _class_rows(classes: ClassStats | None) -> dict[str, list[dict[str, Any]]]:
         for name, samples, frequency, factor, in_pass, copies in zip(*columns, strict=True)
     ]
     times = classes.pass_copies / classes.samples
-    most = [row for row in np.argsort(-times, kind="stable").tolist() if row >= _CLASSES and times[row] > 1]
-    grown = np.argsort(classes.samples - classes.copies, kind="stable")[:_CLASSES]
+    most = [row for row in np.argsort(-times, kind="stable").tolist() if row >= _CLASSES and times[row] > 1][:_CLASSES]
+    extra = classes.copies - classes.samples
+    by_extra = np.argsort(-extra, kind="stable").tolist()
+    grown = [row for row in by_extra if row >= _CLASSES and row not in most and extra[row] >= 1][:_CLASSES]
     return {
         "rarest": rows[:_CLASSES],
-        "most": [rows[row] for row in most[:_CLASSES]],
-        "grown": [rows[row] for row in grown.tolist()] if len(rows) > _CLASSES else [],
+        "most": [rows[row] for row in most],
+        "grown": [rows[row] for row in grown],
         "all": rows if _CLASSES < len(rows) <= _ALL_CLASSES else [],
     }
 

@@ -26,7 +26,7 @@ from equitar.planning.supply import Once, Supply
 from equitar.presence import Presence
 from equitar.ranks import Topology
 from equitar.reading.reader import SampleReader, open_shards
-from equitar.reporting.locality import Locality, SourceClasses, batch_locality
+from equitar.reporting.locality import Locality, SourceClasses, batch_locality, source_classes
 from equitar.sidecars.catalog import Catalog, Repeat, ShardRows, labels_of
 from equitar.sidecars.sidecar import Sidecar
 from equitar.sidecars.store import Sidecars
@@ -180,8 +180,21 @@ def plan(batches: Batches, *, epoch: int = 0, num_workers: int = 0) -> Preview:
     """
     request = execution_of(batches).request
     memory = RowMemory(request.resolved.catalog, request.fields)
-    unknown = [None] * len(request.resolved.supplies)  # what classes there are takes a look at every row
-    return preview_of(batches, memory, unknown, epoch=epoch, num_workers=num_workers)
+    classes = _classes_at_hand(request.resolved.catalog, request.repeat, memory)
+    return preview_of(batches, memory, classes, epoch=epoch, num_workers=num_workers)
+
+
+def _classes_at_hand(catalog: Catalog, repeat: Repeat, memory: RowMemory) -> list[SourceClasses | None]:
+    """Return the classes of each source as far as summaries tell: selections and repeats take a look at every row."""
+    counts = [
+        catalog.class_counts(source) if catalog.has_labels(source) and selection is None else None
+        for source, selection in enumerate(catalog.selections)
+    ]
+    shares = [
+        None if of_source is None or repeat is not None else of_source.num_samples / max(1, of_source.total)
+        for of_source in counts
+    ]
+    return source_classes([source.name for source in catalog.sources], counts, shares, memory.labels)
 
 
 def preview_of(

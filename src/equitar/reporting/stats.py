@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +19,7 @@ from equitar.planning.repeat_factors import ONE, ClassCounts, IdOverlap, RepeatF
 from equitar.planning.supply import Supply
 from equitar.presence import positions_of
 from equitar.reporting.balance import joined_classes, summed_by_class
-from equitar.reporting.locality import SourceClasses
+from equitar.reporting.locality import SourceClasses, source_classes
 from equitar.sidecars.catalog import Catalog, Repeat, ShardRows, catalog_of, supplies_of
 from equitar.sources import Source, listed_sources
 from equitar.text import counted, listed
@@ -170,18 +169,6 @@ class _Sums:
     unlabelled: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _ClassesOfRows:
-    """Gives the classes of rows of a source, as places among those of all sources."""
-
-    labels: Callable[[int, Int64], Int64]
-    ids: Int64  # the vocabulary of the source, increasing, (classes,)
-    columns: Int64  # where its classes are among all, (classes,)
-
-    def __call__(self, shard: int, rows: Int64) -> Int64:
-        return self.columns[positions_of(self.ids, self.labels(shard, rows))]
-
-
 class CopyCounter:
     """Counts copies by source and class while supplies are made."""
 
@@ -236,16 +223,12 @@ class CopyCounter:
         Args:
             labels: Gives the labels of some rows, (rows,), of a shard of a source.
         """
-        known = [(source, sums.counts) for source, sums in enumerate(self._sums) if sums.counts is not None]
-        names, columns = joined_classes(
-            [self._catalog.sources[source].name for source, _ in known], [counts for _, counts in known]
+        return source_classes(
+            [source.name for source in self._catalog.sources],
+            [sums.counts for sums in self._sums],
+            [sums.copies / max(1, sums.total / ONE) for sums in self._sums],
+            labels,
         )
-        result: list[SourceClasses | None] = [None] * len(self._sums)
-        for (source, counts), column in zip(known, columns, strict=True):
-            shares = np.zeros(len(names))
-            shares[column] = self._sums[source].copies / max(1, self._sums[source].total / ONE)
-            result[source] = SourceClasses(shares, _ClassesOfRows(partial(labels, source), counts.ids, column))
-        return result
 
     def _of_classes(self, passes: Sequence[float]) -> ClassStats | None:
         """Return the classes of all sources; those of one name are one class."""

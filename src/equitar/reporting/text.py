@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from equitar.reporting.stats import ClassStats, Stats
 from equitar.text import megabytes, table
 
 if TYPE_CHECKING:
+    from equitar.reporting.locality import Locality
     from equitar.reporting.preview import Preview
 
 _LISTED = 12  # classes: half of them the rarest, half the commonest
@@ -84,14 +85,14 @@ def stats_text(stats: Stats, plot: str | None = None, *, all_classes: bool = Fal
     after = f"{stats.copies:,.0f} with repeats ({stats.repeat})" if stats.repeat else "nothing is repeated"
     if not stats.repeat and round(stats.copies) != stats.samples:
         after = f"{stats.copies:,.0f} by the plan"
-    parts = [table(rows), f"epoch    {stats.samples:,} samples; {after}"]
+    lines = [f"epoch    {stats.samples:,} samples; {after}"]
+    if stats.ids is not None:
+        lines.append(f"ids      {stats.ids}")
     if stats.id_overlap is not None:
-        parts.append(f"look     {stats.id_overlap}; pass --shared-ids if an id is the same class in all")
-    parts += (
-        [_classes_text(stats.classes, all_classes=all_classes)]
-        if stats.classes
-        else ["classes  none: indexed without labels"]
-    )
+        lines.append(f"look     {stats.id_overlap}; pass --shared-ids if an id is the same class in all")
+    classes = stats.classes
+    of_classes = _classes_text(classes, all_classes=all_classes) if classes else "classes  none: indexed without labels"
+    parts = [table(rows), "\n".join(lines), of_classes]
     return "\n\n".join([*parts, *([f"plot     {plot}"] if plot else [])])
 
 
@@ -149,7 +150,26 @@ def plan_text(preview: Preview) -> str:
         notes.append(f"the first {len(preview.consumers)} of {preview.num_consumers:,} workers")
     if preview.counted_steps < preview.steps:
         notes.append(f"counted over the first {preview.counted_steps:,} of {preview.steps:,} steps")
-    return "\n\n".join([head, table(rows), _strip(preview), "\n".join([table(readers), *notes])])
+    parts = [head, table(rows), _strip(preview), *_locality_text(preview.locality), "\n".join([table(readers), *notes])]
+    return "\n\n".join(parts)
+
+
+def _locality_text(locality: Sequence[Locality]) -> Iterator[str]:
+    """Yield a line about what batches hold, beside a random draw, as ranges over the sources; nothing if it is not known."""
+    columns = (
+        ("shards", [each.shards for each in locality], [each.random_shards for each in locality]),
+        ("classes", [each.classes for each in locality], [each.random_classes for each in locality]),
+    )
+    held = [f"{_range(numbers)} {what}" for what, numbers, _ in columns if _range(numbers)]
+    drawn = [f"{_range(numbers)} {what}" for what, _, numbers in columns if _range(numbers)]
+    if held:
+        yield f"a batch holds samples of {', '.join(held)}; a random draw of {', '.join(drawn)}"
+
+
+def _range(numbers: Sequence[float | None]) -> str:
+    known = [number for number in numbers if number is not None]
+    texts = [f"{number:,.1f}" for number in (min(known), max(known))] if known else []
+    return " to ".join(dict.fromkeys(texts))
 
 
 def letters_of(names: Sequence[str]) -> list[str]:
