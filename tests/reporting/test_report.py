@@ -517,3 +517,41 @@ def test_a_browser_shows_all_of_it_and_asks_for_nothing(
     opened.set_viewport_size({"width": 720, "height": 900})
     assert opened.evaluate("document.documentElement.scrollWidth") == 720  # nothing is cut off on paper
     context.close()
+
+
+def test_plots_have_the_colors_of_a_dark_page(browser: Browser, sources: list[Source], tmp_path: Path) -> None:
+    equitar.report(sources, str(tmp_path / "report.html"), repeat=0.2)
+    context = browser.new_context(color_scheme="dark")
+    opened = context.new_page()
+    opened.goto((tmp_path / "report.html").as_uri())
+    ink = opened.evaluate("getComputedStyle(document.body).color")
+    fills = opened.locator("figure svg text").evaluate_all("all => all.map(text => getComputedStyle(text).fill)")
+    assert set(fills) == {ink}
+    assert "rgb(0, 0, 0)" not in opened.locator("figure svg use").evaluate_all(
+        "all => all.map(mark => getComputedStyle(mark).stroke)"
+    )
+    context.close()
+
+
+BROKEN_WORDS = """[...document.querySelectorAll('thead th')].flatMap(head => {
+    const text = head.firstChild;
+    return [...text.data.matchAll(/\\S+/g)].filter(word => {
+        const range = document.createRange();
+        range.setStart(text, word.index);
+        range.setEnd(text, word.index + word[0].length);
+        return range.getClientRects().length > 1;
+    }).map(word => word[0]);
+})"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_heads_of_tables_are_broken_between_words_only(
+    browser: Browser, sources: list[Source], tmp_path: Path, width: int
+) -> None:
+    equitar.report(planned(sources), str(tmp_path / "report.html"), num_workers=2)
+    context = browser.new_context(viewport={"width": width, "height": 900})
+    opened = context.new_page()
+    opened.goto((tmp_path / "report.html").as_uri())
+    assert opened.locator("thead th").count() > 30
+    assert opened.evaluate(BROKEN_WORDS) == []
+    context.close()

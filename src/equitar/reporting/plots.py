@@ -124,7 +124,7 @@ def quiet(axes: Axes) -> None:
     """Reduce the axes to thin grey lines."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(GRID)
-    axes.tick_params(colors=INK)
+    axes.tick_params(which="both", colors=INK)
     axes.grid(visible=True, color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     for label in (axes.xaxis.label, axes.yaxis.label):
