@@ -36,7 +36,7 @@ def test_the_classifier_sees_rare_classes_more_often_with_repeats(shards: Path) 
 
     accuracy = classifier.main(shards, 20)
     assert set(accuracy) == {"none", "t = 1"}
-    assert all(0 <= one <= 1 for one in accuracy.values())
+    assert all(0 <= share <= 1 for share in accuracy.values())
 
 
 def test_the_demo_tells_what_came(shards: Path, tmp_path: Path) -> None:
