@@ -48,9 +48,9 @@ def timed(costs: Costs, name: str, owner: Any, attribute: str) -> Iterator[None]
         setattr(owner, attribute, function)
 
 
-def of_ours(found: Corpus) -> tuple[int, Costs]:
+def of_ours(shards: Corpus) -> tuple[int, Costs]:
     """Return the samples of an epoch of debiased batches, and the seconds of its parts."""
-    batches = equitar.debiased(found.sources, batch_size=found.batch_size, rank=0, world_size=1)
+    batches = equitar.debiased(shards.sources, batch_size=shards.batch_size, rank=0, world_size=1)
     batches.plan(0)
     clock: Costs = {}
     with (
@@ -78,11 +78,11 @@ def seconds(run: Callable[[], Any]) -> float:
     return time.process_time() - begin
 
 
-def of_webdataset(found: Corpus) -> Costs:
+def of_webdataset(shards: Corpus) -> Costs:
     """Return the seconds of the parts of webdataset."""
 
     def members(*, with_data: bool) -> None:
-        for url in found.urls:
+        for url in shards.urls:
             with tarfile.open(url, "r|*") as archive:  # as webdataset opens it
                 for member in archive:
                     file = archive.extractfile(member) if with_data else None
@@ -91,7 +91,7 @@ def of_webdataset(found: Corpus) -> Costs:
                     archive.members = []  # type: ignore[attr-defined]  # as webdataset does: else all stay in memory
 
     def pipeline(*stages: Callable[..., Any]) -> None:
-        for _ in wds.DataPipeline(wds.SimpleShardList(found.urls), wds.tarfile_to_samples(), *stages):
+        for _ in wds.DataPipeline(wds.SimpleShardList(shards.urls), wds.tarfile_to_samples(), *stages):
             pass
 
     to_tuple = wds.to_tuple("__key__", *FIELDS)
@@ -100,11 +100,11 @@ def of_webdataset(found: Corpus) -> Costs:
         "tarfile: data": seconds(lambda: members(with_data=True)),
         "make samples": seconds(pipeline),
         "shuffle(1000), batched(64)": seconds(
-            lambda: pipeline(wds.shuffle(1000), to_tuple, wds.batched(found.batch_size))
+            lambda: pipeline(wds.shuffle(1000), to_tuple, wds.batched(shards.batch_size))
         ),
     }
     before = [0.0, *steps.values()]
-    return {name: one - less for (name, one), less in zip(steps.items(), before, strict=False)}
+    return {name: cost - less for (name, cost), less in zip(steps.items(), before, strict=False)}
 
 
 def measured(shards: Corpus, rounds: int) -> dict[str, Costs]:
@@ -112,10 +112,10 @@ def measured(shards: Corpus, rounds: int) -> dict[str, Costs]:
     best: dict[str, Costs] = {}
     for _ in range(rounds):
         count, ours = of_ours(shards)
-        for name, found in (("equitar", ours), ("webdataset", of_webdataset(shards))):
-            one = {part: spent / count * 1e6 for part, spent in found.items()}
-            if name not in best or sum(one.values()) < sum(best[name].values()):
-                best[name] = one
+        for name, seconds_of in (("equitar", ours), ("webdataset", of_webdataset(shards))):
+            costs = {part: spent / count * 1e6 for part, spent in seconds_of.items()}
+            if name not in best or sum(costs.values()) < sum(best[name].values()):
+                best[name] = costs
     return best
 
 
@@ -123,8 +123,8 @@ def main() -> None:
     """Measure as the command line says, print a table for each size, and write `bench_costs.csv`."""
     chosen, book = setting("Measure where the time of a sample goes.", samples=16_000, rounds=3), Book()
     for size in SIZES:
-        with corpus(size, chosen) as found:
-            costs_of = measured(found, chosen.rounds)
+        with corpus(size, chosen) as shards:
+            costs_of = measured(shards, chosen.rounds)
         for reader, costs in costs_of.items():
             whole = sum(costs.values())
             rows = [[part, f"{spent:.2f}", f"{spent / whole:.0%}"] for part, spent in costs.items()]

@@ -54,32 +54,32 @@ REMOTE_BYTES = 20_000
 STEPS = 40
 
 
-def wds_loader(found: Corpus, num_workers: int) -> Iterable[Any]:
+def wds_loader(shards: Corpus, num_workers: int) -> Iterable[Any]:
     """Return a fresh loader of webdataset."""
     pipeline = wds.DataPipeline(
-        wds.SimpleShardList(found.urls),
+        wds.SimpleShardList(shards.urls),
         wds.split_by_worker,
         wds.tarfile_to_samples(),
         wds.shuffle(BUFFER),
-        wds.batched(found.batch_size, collation_fn=dict_of_lists),
+        wds.batched(shards.batch_size, collation_fn=dict_of_lists),
     )
     return DataLoader(pipeline, batch_size=None, collate_fn=as_it_is, num_workers=num_workers)
 
 
-def equitar_loader(found: Corpus, num_workers: int) -> Iterable[Any]:
+def equitar_loader(shards: Corpus, num_workers: int) -> Iterable[Any]:
     """Return a fresh loader of ours."""
-    batches = equitar.debiased(found.sources, batch_size=found.batch_size, shuffle=BUFFER, rank=0, world_size=1)
+    batches = equitar.debiased(shards.sources, batch_size=shards.batch_size, shuffle=BUFFER, rank=0, world_size=1)
     return equitar.Loader(batches, num_workers=num_workers)
 
 
 def local(book: Book, chosen: Setting) -> None:
     """Measure the time to the first batch of local shards."""
-    with corpus("4 KB", chosen) as found:
+    with corpus("4 KB", chosen) as shards:
         makers = {"wds": wds_loader, "equitar": equitar_loader}
         # Without workers first: after a fork, a process copies each page that it writes to.
         for num_workers, one_round in itertools.product((0, 2), range(chosen.rounds + 1)):  # the first one warms up
             for name, make in makers.items():
-                loader = make(found, num_workers)
+                loader = make(shards, num_workers)
                 begin = time.perf_counter()
                 batches = iter(loader)
                 next(batches)
@@ -87,7 +87,7 @@ def local(book: Book, chosen: Setting) -> None:
                 del batches  # ends the workers
                 if one_round:
                     book.note("first batch", f"{name} {num_workers}", "ms", 1000 * seconds)
-    book.show("first batch", "ms", "wds 0", "wds 2", title=f"First batch of {found.batch_size} local samples")
+    book.show("first batch", "ms", "wds 0", "wds 2", title=f"First batch of {shards.batch_size} local samples")
 
 
 class _Slow(BaseHTTPRequestHandler):
@@ -194,7 +194,7 @@ def remote(book: Book, chosen: Setting) -> None:
             "reading, no read_ahead": partial(going_through, alone, 0, min(steps, 3)),
         }
         for name, took in alternate(runs, min(chosen.rounds, 3)).items():
-            book.note("remote", name, "ms a step", *(1000 * one.seconds / one.samples for one in took))
+            book.note("remote", name, "ms a step", *(1000 * run.seconds / run.samples for run in took))
         title = f"Three remote sources, {1000 * LATENCY:.0f} ms a request, batches of {batch_size}"
         book.show("remote", "ms a step", "work", title=title)
 

@@ -23,13 +23,13 @@ import equitar
 from measure import SIZES, SPEED, Book, Corpus, alternate, corpus, setting
 
 
-def contenders(found: Corpus) -> dict[str, Callable[[], int]]:
+def contenders(shards: Corpus) -> dict[str, Callable[[], int]]:
     """Return what is measured: each goes through every sample once and returns how many there are."""
-    source = equitar.Source("bench", str(found.folder / "*.tar"))
+    source = equitar.Source("bench", str(shards.folder / "*.tar"))
 
     def indexed(labels: str | None) -> int:
         # Written over, they would also measure how a file system replaces a file.
-        for path in found.folder.glob("*.npz"):
+        for path in shards.folder.glob("*.npz"):
             path.unlink()
         report = equitar.index(source, labels=labels, jobs=1, progress=False)
         return report.sources[0].samples
@@ -37,12 +37,12 @@ def contenders(found: Corpus) -> dict[str, Callable[[], int]]:
     def checked() -> int:
         problems = equitar.check(source, jobs=1, progress=False)
         assert not problems, problems
-        return found.num_samples
+        return shards.num_samples
 
     return {
-        "wds": lambda: sum(1 for _ in wds.DataPipeline(wds.SimpleShardList(found.urls), wds.tarfile_to_samples())),
+        "wds": lambda: sum(1 for _ in wds.DataPipeline(wds.SimpleShardList(shards.urls), wds.tarfile_to_samples())),
         "index": lambda: indexed("cls"),
-        "tar_samples": lambda: sum(1 for _ in equitar.stages.tar_samples()(found.urls)),
+        "tar_samples": lambda: sum(1 for _ in equitar.stages.tar_samples()(shards.urls)),
         "check": checked,
         "index, no labels": lambda: indexed(None),
     }
@@ -52,11 +52,11 @@ def main() -> None:
     """Measure as the command line says, print a table for each size, and write `bench_index.csv`."""
     chosen, book = setting("Measure indexing beside webdataset.", samples=16_000), Book()
     for case in SIZES:
-        with corpus(case, chosen) as found:
-            for name, took in alternate(contenders(found), chosen.rounds).items():
-                assert all(one.samples == found.num_samples for one in took), f"{name} did not find all samples"
-                book.note(case, name, SPEED, *(one.samples / one.seconds for one in took))
-                book.note(case, name, "samples/CPU s", *(one.samples / one.busy for one in took))
+        with corpus(case, chosen) as shards:
+            for name, took in alternate(contenders(shards), chosen.rounds).items():
+                assert all(run.samples == shards.num_samples for run in took), f"{name} did not find all samples"
+                book.note(case, name, SPEED, *(run.samples / run.seconds for run in took))
+                book.note(case, name, "samples/CPU s", *(run.samples / run.busy for run in took))
         book.show(case, SPEED, "wds", title=f"{case} samples, one process")
         book.show(case, "samples/CPU s", "wds", title=f"{case} samples, by processor time")
     book.write(chosen.out / "bench_index.csv")

@@ -26,16 +26,16 @@ from measure import SIZES, SPEED, Book, Corpus, alternate, as_it_is, corpus, dic
 NUM_WORKERS = 2
 
 
-def contenders(found: Corpus) -> dict[str, Iterable[dict[str, Any]]]:
+def contenders(shards: Corpus) -> dict[str, Iterable[dict[str, Any]]]:
     """Return what is measured; going through each reads every sample about once."""
     plain = wds.DataPipeline(
-        wds.SimpleShardList(found.urls),
+        wds.SimpleShardList(shards.urls),
         wds.split_by_worker,
         wds.tarfile_to_samples(),
         wds.shuffle(1000),
-        wds.batched(found.batch_size, collation_fn=dict_of_lists),
+        wds.batched(shards.batch_size, collation_fn=dict_of_lists),
     )
-    batches = equitar.debiased(found.sources, batch_size=found.batch_size, rank=0, world_size=1)
+    batches = equitar.debiased(shards.sources, batch_size=shards.batch_size, rank=0, world_size=1)
     return {
         "wds": DataLoader(
             plain, batch_size=None, collate_fn=as_it_is, num_workers=NUM_WORKERS, persistent_workers=True
@@ -50,11 +50,11 @@ def main() -> None:
     """Measure as the command line says, print a table for each size, and write `bench_loader.csv`."""
     chosen, book = setting("Measure samples per second through two workers, beside webdataset.", samples=8000), Book()
     for case in SIZES:
-        with corpus(case, chosen) as found:
-            runs = {name: partial(samples_in, loader) for name, loader in contenders(found).items()}
+        with corpus(case, chosen) as shards:
+            runs = {name: partial(samples_in, loader) for name, loader in contenders(shards).items()}
             for name, took in alternate(runs, chosen.rounds).items():
-                book.note(case, name, SPEED, *(one.samples / one.seconds for one in took))
-        title = f"{case} samples, {NUM_WORKERS} workers, batches of {found.batch_size}"
+                book.note(case, name, SPEED, *(run.samples / run.seconds for run in took))
+        title = f"{case} samples, {NUM_WORKERS} workers, batches of {shards.batch_size}"
         book.show(case, SPEED, "wds", title=title)
     book.write(chosen.out / "bench_loader.csv")
 

@@ -116,7 +116,7 @@ def main() -> None:
     parser = parser_of("Measure the client of an index of many shards.")
     parser.add_argument("--shards", type=int, nargs="+", default=[2000, 20000], help="how many shards, each in turn")
     parser.add_argument("--at-once", type=int, default=64, help="shards that the executor is told to read at once")
-    chosen, book, found = cases_apart(parser, measured), Book(), {}
+    chosen, book, table = cases_apart(parser, measured), Book(), {}
     shards, whos = ([20, 40], ["processes"]) if chosen.tiny else (chosen.shards, ["processes", "dask"])
     with tempfile.TemporaryDirectory() as scratch:
         for num_shards in shards:
@@ -124,9 +124,9 @@ def main() -> None:
             write_shards(folder, num_shards)
             for who in whos:
                 figures = in_own_process(__file__, who, str(folder), num_shards, chosen.at_once)
-                found[f"{num_shards:,} shards, {who}"] = figures
+                table[f"{num_shards:,} shards, {who}"] = figures
                 book.note_all(f"{num_shards:,} shards", who, figures)
-    print_figures("The client of an index", found)
+    print_figures("The client of an index", table)
     book.write(chosen.out / "bench_many.csv")
 
 

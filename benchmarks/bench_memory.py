@@ -118,15 +118,15 @@ def workers() -> list[str]:
 def measure(folder: str, words: Iterable[Any]) -> dict[str, float]:
     """Return the most that one of the workers had in the first epoch and in the last one."""
     case = Case(*words)
-    found: dict[str, float] = {}
+    most: dict[str, float] = {}
     for epoch, batches in enumerate(epochs_of(Path(folder), case)):
         which = "first" if epoch == 0 else "last" if epoch == case.epochs - 1 else ""
         for step, _ in enumerate(batches):
             for worker in workers() if which and step % 10 == 9 else ():
                 for kind, value in memory_of(worker).items():
                     metric = f"{kind} {which} MB"
-                    found[metric] = max(found.get(metric, 0.0), value)
-    return found
+                    most[metric] = max(most.get(metric, 0.0), value)
+    return most
 
 
 def names_of(case: Case) -> list[str]:
@@ -144,9 +144,9 @@ def main() -> None:
             source = equitar.Source(name, str(Path(folder) / f"{name}-*.tar"))
             equitar.index(source, labels="cls", jobs=1, progress=False)
         for case in cases:
-            found = in_own_process(__file__, folder, case)
-            figures[f"{case.reader}, {case.name}"] = found
-            book.note_all(case.name, case.reader, found)
+            most = in_own_process(__file__, folder, case)
+            figures[f"{case.reader}, {case.name}"] = most
+            book.note_all(case.name, case.reader, most)
     print_figures("Memory of a worker", figures)
     book.write(chosen.out / "bench_memory.csv")
 

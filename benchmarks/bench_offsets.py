@@ -60,11 +60,11 @@ class Handler(BaseHTTPRequestHandler):
         with self.server.path.open("rb") as file:
             file.seek(start)
             body = file.read(int(asked[2]) + 1 - start)
-        told = {"Content-Length": str(len(body)), "Content-Range": f"bytes {start}-{start + len(body) - 1}/{size}"}
+        headers = {"Content-Length": str(len(body)), "Content-Range": f"bytes {start}-{start + len(body) - 1}/{size}"}
         with self.server.lock:
             self.server.requests += 1
             self.server.sent += len(body)
-        self._answer(206, told, body)
+        self._answer(206, headers, body)
 
     def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
         time.sleep(self.server.wait)
@@ -97,8 +97,8 @@ def write_shard(folder: Path, size: int, megabytes: float) -> Path:
     equitar.index(source, labels="cls", jobs=1, progress=False)
     sidecar = read_sidecar(str(folder / "disk/shard.presence.npz"), fix="")
     words = [
-        f"{sidecar.table.fields[one]} {at} {length}"
-        for one, at, length in zip(sidecar.table.field, sidecar.table.offset, sidecar.table.size, strict=True)
+        f"{sidecar.table.fields[field]} {offset} {length}"
+        for field, offset, length in zip(sidecar.table.field, sidecar.table.offset, sidecar.table.size, strict=True)
     ]
     rows = [
         " ".join(words[begin:end]) for begin, end in zip(sidecar.table.indptr, sidecar.table.indptr[1:], strict=False)
@@ -122,7 +122,7 @@ def measured(folder: Path, size: int, megabytes: float, waits: list[float]) -> d
     index = str(path.with_suffix(".idx"))
     ways = {"": None, " + offsets": index}
     disk = {f"disk{name}": indexed(str(path), folder, offsets_from) for name, offsets_from in ways.items()}
-    found = {name: {"seconds": seconds} for name, (seconds, _) in disk.items()}
+    figures_of = {name: {"seconds": seconds} for name, (seconds, _) in disk.items()}
     for wait in waits:
         for name, offsets_from in ways.items():
             with serving(path, wait) as server:
@@ -130,8 +130,8 @@ def measured(folder: Path, size: int, megabytes: float, waits: list[float]) -> d
                 seconds, digest = indexed(url, folder, offsets_from)
             assert digest == disk["disk"][1]
             figures = {"seconds": seconds, "requests": server.requests, "MB": server.sent / 1e6}
-            found[f"http{name}, {wait:g} s a request"] = figures
-    return found
+            figures_of[f"http{name}, {wait:g} s a request"] = figures
+    return figures_of
 
 
 def main() -> None:
@@ -144,9 +144,9 @@ def main() -> None:
         chosen.megabytes, chosen.waits = 0.5, [0.0]
     for case, size in SIZES.items():
         with tempfile.TemporaryDirectory() as folder:
-            found = measured(Path(folder), size, chosen.megabytes, chosen.waits)
-        print_figures(f"Members of {case}", found)
-        for way, figures in found.items():
+            figures_of = measured(Path(folder), size, chosen.megabytes, chosen.waits)
+        print_figures(f"Members of {case}", figures_of)
+        for way, figures in figures_of.items():
             book.note_all(case, way, figures)
     book.write(chosen.out / "bench_offsets.csv")
 

@@ -47,32 +47,32 @@ def bytes_on_disk(folder: Path) -> int:
     return sum(file.st_size for file in files if file.st_nlink == 1)
 
 
-def prepare(book: Book, found: Corpus, scratch: Path) -> None:
+def prepare(book: Book, shards: Corpus, scratch: Path) -> None:
     """Convert or index for every peer, and note what it takes."""
-    shards = sum(os.stat(url).st_size for url in found.urls)  # noqa: PTH116
+    shard_bytes = sum(os.stat(url).st_size for url in shards.urls)  # noqa: PTH116
     for name, peer in PEERS.items():
         folder = scratch / name
         folder.mkdir()
         begin = time.perf_counter()
         if peer.converts is not None:
-            peer.converts(Here(found, folder))
-        book.note(found.case, name, "convert s", time.perf_counter() - begin if peer.converts else 0.0)
-        book.note(found.case, name, "extra %", 100 * bytes_on_disk(folder) / shards)
+            peer.converts(Here(shards, folder))
+        book.note(shards.case, name, "convert s", time.perf_counter() - begin if peer.converts else 0.0)
+        book.note(shards.case, name, "extra %", 100 * bytes_on_disk(folder) / shard_bytes)
 
 
-def compare(book: Book, found: Corpus, scratch: Path, chosen: Setting) -> None:
+def compare(book: Book, shards: Corpus, scratch: Path, chosen: Setting) -> None:
     """Measure reading and loading."""
-    one_process = {name: partial(count, peer.samples(Here(found, scratch / name))) for name, peer in PEERS.items()}
+    one_process = {name: partial(count, peer.samples(Here(shards, scratch / name))) for name, peer in PEERS.items()}
     for name, took in alternate(one_process, chosen.rounds).items():
-        missing = [one.samples for one in took if one.samples != found.num_samples]
-        assert not missing, f"{name} gave {missing[0]} samples of {found.num_samples}"
-        book.note(found.case, name, SPEED, *(one.samples / one.seconds for one in took))
-        book.note(found.case, name, "samples/CPU s", *(one.samples / one.busy for one in took))
-    loaders = {name: peer.batches(Here(found, scratch / name)) for name, peer in PEERS.items() if peer.batches}
+        missing = [run.samples for run in took if run.samples != shards.num_samples]
+        assert not missing, f"{name} gave {missing[0]} samples of {shards.num_samples}"
+        book.note(shards.case, name, SPEED, *(run.samples / run.seconds for run in took))
+        book.note(shards.case, name, "samples/CPU s", *(run.samples / run.busy for run in took))
+    loaders = {name: peer.batches(Here(shards, scratch / name)) for name, peer in PEERS.items() if peer.batches}
     for name, took in alternate(
-        {name: partial(samples_in, one) for name, one in loaders.items()}, chosen.rounds
+        {name: partial(samples_in, loader) for name, loader in loaders.items()}, chosen.rounds
     ).items():
-        book.note(found.case, name, "loaded/s", *(one.samples / one.seconds for one in took))
+        book.note(shards.case, name, "loaded/s", *(run.samples / run.seconds for run in took))
 
 
 def main() -> None:
@@ -80,10 +80,10 @@ def main() -> None:
     sys.path.append(str(WIDS))  # last: its old webdataset stays hidden
     chosen, book = setting("Measure peers on the same samples.", samples=4000, rounds=3), Book()
     for case in SIZES:
-        with corpus(case, chosen) as found, tempfile.TemporaryDirectory() as scratch:
-            prepare(book, found, Path(scratch))
-            compare(book, found, Path(scratch), chosen)
-            batches = f"2 workers, batches of {found.batch_size}"
+        with corpus(case, chosen) as shards, tempfile.TemporaryDirectory() as scratch:
+            prepare(book, shards, Path(scratch))
+            compare(book, shards, Path(scratch), chosen)
+            batches = f"2 workers, batches of {shards.batch_size}"
         book.show(case, SPEED, "wds", title=f"{case} samples, one process")
         book.show(case, "samples/CPU s", "wds", title=f"{case} samples, one process, by processor time of this process")
         book.show(case, "loaded/s", "wds", title=f"{case} samples, {batches}")

@@ -109,7 +109,7 @@ def draw_summaries(folder: Path, samples: int) -> None:
             paths=tuple(f"{shard:06}.tar" for shard in range(num)),
             num_samples=rng.integers(ROWS * 9 // 10, ROWS * 11 // 10, num, endpoint=True),
             shard_sizes=rng.integers(1 << 29, 1 << 31, num),
-            digests=tuple(hexes[at : at + 32] for at in range(0, 32 * num, 32)),
+            digests=tuple(hexes[start : start + 32] for start in range(0, 32 * num, 32)),
             label_counts=None,
             class_names=None,
         )
@@ -133,13 +133,13 @@ def main_process(case: Case, folder: Path) -> dict[str, float]:
     begin = time.process_time()
     order = request_of(case.kind, ranks=case.ranks, sources=sources_in(folder, case.samples))
     prepared = order.resolved
-    found = {"main s": time.process_time() - begin, "main peak MB": peak()}
+    figures = {"main s": time.process_time() - begin, "main peak MB": peak()}
     (folder / "sent").write_bytes(pickle.dumps(prepared))
     epoch = 1000
     plan = planned(order, case, epoch)
     state = state_of(order, plan, Position(epoch, plan.num_steps // 2, case.workers, case.ranks))
     (folder / "state").write_text(json.dumps(state), encoding="utf-8")
-    return found
+    return figures
 
 
 def received(folder: Path) -> ResolvedRequest:
@@ -154,15 +154,15 @@ def worker(case: Case, folder: Path) -> dict[str, float]:
     begin = time.process_time()
     order = request_of(case.kind, ranks=case.ranks, resolved=received(folder))
     plan = planned(order, case, 0)
-    found = {"worker s": time.process_time() - begin, "worker peak MB": peak()}
+    figures = {"worker s": time.process_time() - begin, "worker peak MB": peak()}
     steps = range(case.workers - 1, plan.num_steps, case.workers)
     begin = time.process_time()
     for step in steps[:BATCHES]:
         know(plan, case, step)
-    found |= {"batch ms": 1000 * (time.process_time() - begin) / len(steps[:BATCHES]), "steps": float(plan.num_steps)}
+    figures |= {"batch ms": 1000 * (time.process_time() - begin) / len(steps[:BATCHES]), "steps": float(plan.num_steps)}
     begin = time.process_time()
     planned(order, case, 1)
-    return {**found, "next s": time.process_time() - begin}
+    return {**figures, "next s": time.process_time() - begin}
 
 
 def resumed(case: Case, folder: Path) -> dict[str, float]:
@@ -226,15 +226,15 @@ def from_memory(case: Case, _: Path) -> dict[str, float]:
     begin = time.process_time()
     counts = count_classes(labels.parts(), names=None, empty="keep")
     (factors,) = class_factors([counts], REPEAT)
-    found = {"count s": time.process_time() - begin}
+    figures = {"count s": time.process_time() - begin}
     begin = time.process_time()
-    rows = [sample_factors(one, counts.ids, factors) for one in labels.parts()]
+    rows = [sample_factors(part, counts.ids, factors) for part in labels.parts()]
     supply = Supply.of("objects", [f"{shard:06}.tar" for shard in range(len(rows))], rows)
-    found["sums s"] = time.process_time() - begin
+    figures["sums s"] = time.process_time() - begin
     begin = time.process_time()
     resolved = ResolvedRequest(no_catalog(), [supply], 7, 8)
     planned(request_of(case.kind, ranks=case.ranks, resolved=resolved), case, 0)
-    return {**found, "plan s": time.process_time() - begin, "labels MB": labels.nbytes / 1e6}
+    return {**figures, "plan s": time.process_time() - begin, "labels MB": labels.nbytes / 1e6}
 
 
 def from_disk(case: Case, folder: Path) -> dict[str, float]:
@@ -243,11 +243,11 @@ def from_disk(case: Case, folder: Path) -> dict[str, float]:
     sources = [objects_in(folder, case.samples)]
     order = replace(request_of(case.kind, ranks=case.ranks, sources=sources), repeat=REPEAT)
     _ = order.resolved
-    found = {"read s": time.process_time() - begin}
+    figures = {"read s": time.process_time() - begin}
     begin = time.process_time()
     planned(order, case, 0)
     on_disk = sum(path.stat().st_size for path in folder.glob("*.presence.npz"))
-    return {**found, "plan s": time.process_time() - begin, "on disk MB": on_disk / 1e6}
+    return {**figures, "plan s": time.process_time() - begin, "on disk MB": on_disk / 1e6}
 
 
 def no_catalog() -> Any:
@@ -273,15 +273,15 @@ def measured(part: str, case: list[Any], folder: str) -> dict[str, float]:
 def main() -> None:
     """Run every part of every case in a process of its own, print tables, and write `bench_plan.csv`."""
     chosen, book = cases_apart(parser_of("Measure planning at scale."), measured), Book()
-    found: dict[str, dict[str, float]] = {}
+    figures_of: dict[str, dict[str, float]] = {}
     for case in TINY if chosen.tiny else CASES:
         with tempfile.TemporaryDirectory() as folder:
             draw_summaries(Path(folder), case.samples)
-            found[case.name] = {}
+            figures_of[case.name] = {}
             for part in ("main", "worker", "resume"):
-                found[case.name] |= in_own_process(__file__, part, case, folder)
-        book.note_all(case.name, "equitar", found[case.name])
-    print_figures("Planning at scale", found)
+                figures_of[case.name] |= in_own_process(__file__, part, case, folder)
+        book.note_all(case.name, "equitar", figures_of[case.name])
+    print_figures("Planning at scale", figures_of)
     objects = Case(FEW_OBJECTS if chosen.tiny else OBJECTS, 8, 4, "mixed")
     with tempfile.TemporaryDirectory() as folder:
         draw_sidecars(Path(folder), objects.samples)

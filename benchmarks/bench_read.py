@@ -53,21 +53,21 @@ def ours(catalog: Catalog, *, copy: bool, in_order: bool) -> int:
         shard = np.repeat(np.arange(len(summary.paths)), summary.num_samples)
         row = np.concatenate([np.arange(rows) for rows in summary.num_samples])
         order = np.arange(len(row)) if in_order else np.random.default_rng(0).permutation(len(row))
-        for one, other in zip(shard[order].tolist(), row[order].tolist(), strict=True):
-            reader.read(one, other)
+        for shard_number, row_number in zip(shard[order].tolist(), row[order].tolist(), strict=True):
+            reader.read(shard_number, row_number)
             count += 1
         reader.close()
     return count
 
 
-def contenders(found: Corpus) -> dict[str, Callable[[], int]]:
+def contenders(shards: Corpus) -> dict[str, Callable[[], int]]:
     """Return what is measured: each reads every sample of the folder once and returns how many."""
-    catalog = catalog_of(found.sources)
-    debiased = equitar.debiased(found.sources, batch_size=found.batch_size, rank=0, world_size=1)
-    mixed = equitar.mixed(found.sources, batch_size=found.batch_size, rank=0, world_size=1)
+    catalog = catalog_of(shards.sources)
+    debiased = equitar.debiased(shards.sources, batch_size=shards.batch_size, rank=0, world_size=1)
+    mixed = equitar.mixed(shards.sources, batch_size=shards.batch_size, rank=0, world_size=1)
 
     def plain(*stages: Callable[..., object]) -> wds.DataPipeline:
-        return wds.DataPipeline(wds.SimpleShardList(found.urls), wds.tarfile_to_samples(), *stages)
+        return wds.DataPipeline(wds.SimpleShardList(shards.urls), wds.tarfile_to_samples(), *stages)
 
     return {
         "wds": lambda: sum(1 for _ in plain()),
@@ -79,7 +79,7 @@ def contenders(found: Corpus) -> dict[str, Callable[[], int]]:
         "mixed": lambda: samples_in(mixed),
         "wds batched": lambda: sum(
             len(keys)
-            for keys, *_ in plain(wds.shuffle(1000), wds.to_tuple("__key__", *FIELDS), wds.batched(found.batch_size))
+            for keys, *_ in plain(wds.shuffle(1000), wds.to_tuple("__key__", *FIELDS), wds.batched(shards.batch_size))
         ),
     }
 
@@ -88,10 +88,10 @@ def main() -> None:
     """Measure as the command line says, print a table for each size, and write `bench_read.csv`."""
     chosen, book = setting("Measure samples per second beside webdataset.", samples=40_000, rounds=3), Book()
     for case in SIZES:
-        with corpus(case, chosen) as found:
-            for name, took in alternate(contenders(found), chosen.rounds).items():
-                book.note(case, name, SPEED, *(one.samples / one.seconds for one in took))
-                book.note(case, name, "samples/CPU s", *(one.samples / one.busy for one in took))
+        with corpus(case, chosen) as shards:
+            for name, took in alternate(contenders(shards), chosen.rounds).items():
+                book.note(case, name, SPEED, *(run.samples / run.seconds for run in took))
+                book.note(case, name, "samples/CPU s", *(run.samples / run.busy for run in took))
         book.show(case, SPEED, "wds", "raw", "equitar", "equitar random", title=f"{case} samples, one process")
         book.show(case, "samples/CPU s", "wds", "raw", "equitar", title=f"{case} samples, by processor time")
     book.write(chosen.out / "bench_read.csv")

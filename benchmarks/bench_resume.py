@@ -46,8 +46,8 @@ def factors_of(num_rows: int) -> Callable[[int], Int64]:
 
     def factors(shard: int) -> Int64:
         tail = np.random.default_rng(shard).random(num_rows) ** 8
-        found: Int64 = ONE + (3 * ONE * tail).astype(np.int64)
-        return found
+        factors_of_rows: Int64 = ONE + (3 * ONE * tail).astype(np.int64)
+        return factors_of_rows
 
     return factors
 

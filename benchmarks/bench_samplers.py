@@ -36,10 +36,10 @@ def label_sets(case: Case) -> Iterator[list[int]]:
     rng = np.random.default_rng(0)
     for first in range(0, case.num_samples, 10_000):
         lengths = rng.integers(0, 2 * case.mean_labels + 1, min(10_000, case.num_samples - first))
-        labels, at = (case.num_classes * rng.random(int(lengths.sum())) ** 4).astype(np.int64).tolist(), 0
+        labels, start = (case.num_classes * rng.random(int(lengths.sum())) ** 4).astype(np.int64).tolist(), 0
         for length in lengths.tolist():
-            yield labels[at : at + length]
-            at += length
+            yield labels[start : start + length]
+            start += length
 
 
 def drawing(case: Case) -> float:
@@ -57,9 +57,9 @@ def measured(*words: Any) -> dict[str, float]:
         LabelRows,  # before torch: what labels take must not hide below what it takes
     )
 
-    found, begin = {"libraries MB": peak()}, time.perf_counter()
+    figures, begin = {"libraries MB": peak()}, time.perf_counter()
     rows = LabelRows.of_sets(label_sets(case))
-    found |= {
+    figures |= {
         "labels s": time.perf_counter() - begin - drawing(case),
         "labels MB": rows.nbytes / 1e6,
         "peak MB": peak(),
@@ -70,19 +70,19 @@ def measured(*words: Any) -> dict[str, float]:
     with_torch, begin = peak(), time.perf_counter()
     sampler = RepeatFactorSampler(rows, 1e-2, rank=0, world_size=8, batch_size=16)
     length = len(sampler)
-    found |= {"sampler s": time.perf_counter() - begin, "sampler peak MB": peak() - with_torch}
+    figures |= {"sampler s": time.perf_counter() - begin, "sampler peak MB": peak() - with_torch}
     begin = time.perf_counter()
     assert sum(1 for _ in sampler) == length
-    return {**found, "epoch s": time.perf_counter() - begin, "copies": 8 * length}
+    return {**figures, "epoch s": time.perf_counter() - begin, "copies": 8 * length}
 
 
 def main() -> None:
     """Measure every dataset in a process of its own, print a table, and write `bench_samplers.csv`."""
     chosen, book = cases_apart(parser_of("Measure samplers over large datasets."), measured), Book()
-    found = {case.name: in_own_process(__file__, *case) for case in (TINY if chosen.tiny else FULL)}
-    for name, figures in found.items():
+    figures_of = {case.name: in_own_process(__file__, *case) for case in (TINY if chosen.tiny else FULL)}
+    for name, figures in figures_of.items():
         book.note_all(name, "equitar", figures)
-    print_figures("Samplers", found)
+    print_figures("Samplers", figures_of)
     book.write(chosen.out / "bench_samplers.csv")
 
 

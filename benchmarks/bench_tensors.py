@@ -60,8 +60,8 @@ def decoded(samples: Iterable[Sample]) -> Iterator[Sample]:
 def floats(samples: Iterable[Sample]) -> Iterator[Sample]:
     """Give a float tensor for each sample, without looking at it: a stage."""
     stock = torch.rand(8, 3, SIDE, SIDE)
-    for at, sample in enumerate(samples):
-        yield {"__key__": sample["__key__"], "image": stock[at % 8], "cls": int(sample["cls"])}
+    for number, sample in enumerate(samples):
+        yield {"__key__": sample["__key__"], "image": stock[number % 8], "cls": int(sample["cls"])}
 
 
 def stacked(samples: list[Sample]) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def main() -> None:
                 for name, loader in contenders(Path(scratch), stage, batch_size).items()
             }
             for name, took in alternate(runs, chosen.rounds).items():
-                book.note(case, name, SPEED, *(one.samples / one.seconds for one in took))
+                book.note(case, name, SPEED, *(run.samples / run.seconds for run in took))
             book.show(case, SPEED, "wds", title=f"{case}, {NUM_WORKERS} workers, batches of {batch_size}")
     book.write(chosen.out / "bench_tensors.csv")
 

@@ -93,12 +93,16 @@ class Book:
 
     def of(self, case: str, metric: str) -> dict[str, list[float]]:
         """Return the figures of each contender in a case."""
-        return {name: found for (one, name, other), found in self.figures.items() if (one, other) == (case, metric)}
+        return {
+            contender: values
+            for (of_case, contender, of_metric), values in self.figures.items()
+            if (of_case, of_metric) == (case, metric)
+        }
 
     def show(self, case: str, metric: str, *bases: str, title: str) -> None:
         """Print a table of the contenders in a case, with the ratios of their medians to those of some of them."""
-        found = self.of(case, metric)
-        middle = {name: statistics.median(values) for name, values in found.items()}
+        values_of = self.of(case, metric)
+        middle = {name: statistics.median(values) for name, values in values_of.items()}
         best = max if "samples/" in metric or metric.endswith("/s") else min
         rows = [
             [
@@ -107,7 +111,7 @@ class Book:
                 number(best(values)),
                 *(f"{middle[name] / middle[base]:.2f}" for base in bases),
             ]
-            for name, values in found.items()
+            for name, values in values_of.items()
         ]
         print_table(title, ["", f"median {metric}", f"best {metric}", *(f"x {base}" for base in bases)], rows)
 
@@ -118,7 +122,7 @@ class Book:
             writer = csv.writer(file)
             writer.writerow(COLUMNS)
             for key, values in self.figures.items():
-                writer.writerows([*key, at, f"{value:.6g}"] for at, value in enumerate(values))
+                writer.writerows([*key, round_number, f"{value:.6g}"] for round_number, value in enumerate(values))
 
 
 def parser_of(what: str) -> argparse.ArgumentParser:
@@ -151,9 +155,9 @@ def corpus(case: str, chosen: Setting) -> Iterator[Corpus]:
         folder = Path(scratch)
         for seed, name in enumerate(("one", "two")):
             write_tars(folder, name=name, num_shards=2, samples_per_shard=per_shard, sample_bytes=size, seed=seed)
-        found = Corpus(case, folder, 4 * per_shard)
-        equitar.index(found.sources, labels="cls", jobs=1, progress=False)
-        yield found
+        shards = Corpus(case, folder, 4 * per_shard)
+        equitar.index(shards.sources, labels="cls", jobs=1, progress=False)
+        yield shards
 
 
 class Took(NamedTuple):
@@ -201,8 +205,8 @@ def in_own_process(script: str, *case: Any) -> dict[str, float]:
     """Return the figures of a case that a benchmark measures in a process of its own, which counts its own memory only."""
     command = [sys.executable, script, "--case", json.dumps(case)]
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])
+    return figures
 
 
 def memory_of(pid: int | str = "self") -> dict[str, float]:
@@ -245,7 +249,10 @@ def number(value: float) -> str:
 def print_figures(title: str, figures: Mapping[str, Mapping[str, float]]) -> None:
     """Print a table of figures: a row for each name, a column for each metric."""
     metrics = list(dict.fromkeys(metric for each in figures.values() for metric in each))
-    rows = [[name, *(number(each[one]) if one in each else "" for one in metrics)] for name, each in figures.items()]
+    rows = [
+        [name, *(number(each[metric]) if metric in each else "" for metric in metrics)]
+        for name, each in figures.items()
+    ]
     print_table(title, ["", *metrics], rows)
 
 

@@ -60,13 +60,13 @@ def _workers(dataset: Any, **more: Any) -> DataLoader[Any]:
     return DataLoader(dataset, num_workers=NUM_WORKERS, persistent_workers=True, **more)
 
 
-def _wds_pipeline(found: Corpus, read: Any) -> Any:
+def _wds_pipeline(corpus: Corpus, read: Any) -> Any:
     return wds.DataPipeline(
-        wds.SimpleShardList(found.urls),
+        wds.SimpleShardList(corpus.urls),
         wds.split_by_worker,
         read,
         wds.shuffle(BUFFER),
-        wds.batched(found.batch_size, collation_fn=dict_of_lists),
+        wds.batched(corpus.batch_size, collation_fn=dict_of_lists),
     )
 
 
@@ -100,7 +100,7 @@ def _equitar_batches(here: Here) -> Iterable[Any]:
 
 
 def _equitar_index(here: Here) -> None:
-    sources = [equitar.Source(one.name, one.urls, sidecars=str(here.folder)) for one in here.corpus.sources]
+    sources = [equitar.Source(source.name, source.urls, sidecars=str(here.folder)) for source in here.corpus.sources]
     equitar.index(sources, labels="cls", jobs=1, progress=False)
 
 
@@ -172,7 +172,7 @@ def _streaming() -> Any:
         vision, transforms = ModuleType("torchvision.datasets"), ModuleType("torchvision.transforms.functional")
         vision.__dict__.update(VisionDataset=object, CIFAR10=object)
         transforms.__dict__["to_tensor"] = as_it_is
-        sys.modules.update({one.__name__: one for one in (ModuleType("torchvision"), vision, transforms)})
+        sys.modules.update({module.__name__: module for module in (ModuleType("torchvision"), vision, transforms)})
     import streaming
 
     return streaming
@@ -202,10 +202,10 @@ def _mds_batches(here: Here) -> Iterable[Any]:
     return _workers(_mds(here, shuffle=True), batch_size=here.corpus.batch_size, collate_fn=dict_of_lists)
 
 
-def _wids(found: Corpus) -> Any:
+def _wids(corpus: Corpus) -> Any:
     import wids
 
-    counted = [{"url": url, "nsamples": found.num_samples // len(found.urls)} for url in found.urls]
+    counted = [{"url": url, "nsamples": corpus.num_samples // len(corpus.urls)} for url in corpus.urls]
     with contextlib.redirect_stderr(io.StringIO()):
         return wids.ShardListDataset(counted, localname=as_it_is, keep=True, transformations=[_bytes_of_streams])
 
@@ -217,7 +217,7 @@ def _bytes_of_streams(sample: Sample) -> Sample:
 
 def _wids_samples(here: Here) -> Callable[[], Iterable[Sample]]:
     dataset = _wids(here.corpus)
-    return lambda: (dataset[at] for at in range(len(dataset)))
+    return lambda: (dataset[row] for row in range(len(dataset)))
 
 
 def _wids_batches(here: Here) -> Iterable[Any]:
@@ -275,8 +275,8 @@ def _spdl_of(urls: Iterable[Any]) -> Iterator[Sample]:
     """Read samples with spdl's iterator in C++, which gives members; those of one key are put together."""
     import spdl.io
 
-    for one in urls:
-        with Path(one["url"] if isinstance(one, dict) else one).open("rb") as file:
+    for shard in urls:
+        with Path(shard["url"] if isinstance(shard, dict) else shard).open("rb") as file:
             sample: Sample = {}
             for path, content in spdl.io.iter_tarfile(file.read()):
                 key, _, field = path.partition(".")

@@ -18,31 +18,33 @@ Figures = dict[str, dict[str, dict[str, list[float]]]]  # by metric, case and co
 
 def read(path: Path) -> Figures:
     """Return the figures of a CSV of `measure.Book`."""
-    found: Figures = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    figures: Figures = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            found[row["metric"]][row["case"]][row["contender"]].append(float(row["value"]))
-    return found
+            figures[row["metric"]][row["case"]][row["contender"]].append(float(row["value"]))
+    return figures
 
 
-def draw(found: Figures, path: Path) -> None:
+def draw(figures: Figures, path: Path) -> None:
     """Draw a panel for each metric, with a group of bars for each case."""
     from matplotlib import pyplot as plt
 
-    figure, panels = plt.subplots(len(found), 1, figsize=(9, 1 + 3 * len(found)), squeeze=False, layout="constrained")
-    for (metric, cases), panel in zip(found.items(), panels[:, 0], strict=True):
+    figure, panels = plt.subplots(
+        len(figures), 1, figsize=(9, 1 + 3 * len(figures)), squeeze=False, layout="constrained"
+    )
+    for (metric, cases), panel in zip(figures.items(), panels[:, 0], strict=True):
         names = list(dict.fromkeys(name for contenders in cases.values() for name in contenders))
         width = 0.8 / len(names)
-        for at, name in enumerate(names):
+        for position, name in enumerate(names):
             groups = [
                 (group, contenders[name]) for group, contenders in enumerate(cases.values()) if name in contenders
             ]
             middle = [statistics.median(values) for _, values in groups]
             spread = [
-                [one - min(values) for one, (_, values) in zip(middle, groups, strict=True)],
-                [max(values) - one for one, (_, values) in zip(middle, groups, strict=True)],
+                [median - min(values) for median, (_, values) in zip(middle, groups, strict=True)],
+                [max(values) - median for median, (_, values) in zip(middle, groups, strict=True)],
             ]
-            places = [group - 0.4 + (at + 0.5) * width for group, _ in groups]
+            places = [group - 0.4 + (position + 0.5) * width for group, _ in groups]
             panel.bar(places, middle, width, yerr=spread, label=name, error_kw={"linewidth": 0.8})
         panel.set_xticks(range(len(cases)), [case.replace(", ", "\n") for case in cases], fontsize="small")
         panel.set_ylabel(metric)

@@ -64,10 +64,12 @@ def main(folder: Path, steps: int) -> dict[str, float]:
         with torch.no_grad():
             is_right = (model(pixels).argmax(1) == labels).float()
         accuracy[name] = is_right[is_rare].mean().item()
-        share = sum(came[name][one] for one in RARE) / came[name].total()
+        share = sum(came[name][digit] for digit in RARE) / came[name].total()
         print(f"{name:7s}  {share:17.1%}   {accuracy[name]:14.1%}  {is_right[~is_rare].mean().item():6.1%}")
-    for one in RARE:
-        assert came["t = 1"][one] > came["none"][one], f"a rare class must come more often with repeats, {one} does not"
+    for digit in RARE:
+        assert came["t = 1"][digit] > came["none"][digit], (
+            f"a rare class must come more often with repeats, {digit} does not"
+        )
     return accuracy
 
 
@@ -75,5 +77,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", nargs="?", type=Path, default=Path("demo_out/shards"))
     parser.add_argument("--steps", type=int, default=150)
-    found = main(**vars(parser.parse_args()))
-    assert found["t = 1"] > found["none"], "repeats must help the rare classes here"
+    accuracy = main(**vars(parser.parse_args()))
+    assert accuracy["t = 1"] > accuracy["none"], "repeats must help the rare classes here"

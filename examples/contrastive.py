@@ -53,7 +53,8 @@ def main(folder: Path, steps: int) -> float:
     losses, gains, drawn = [], [], dict.fromkeys(names, 0)
     for batch in equitar.Loader(batches):
         captions = batch["caption"]
-        fits = torch.tensor([[float(one == other) for other in captions] for one in captions])  # equal captions fit too
+        # Equal captions fit too.
+        fits = torch.tensor([[float(caption == other) for other in captions] for caption in captions])
         scores = towers(torch.stack(batch["pixels"]), torch.stack(batch["letters"]))
         targets = fits / fits.sum(1, keepdim=True)
         loss = -(targets * (log_softmax(scores, 1) + log_softmax(scores.T, 1))).sum(1).mean() / 2  # InfoNCE, both ways

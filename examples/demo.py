@@ -48,17 +48,17 @@ def stream_debiased(sources: Sequence[equitar.Source]) -> None:
     rows = [("source", "samples", "batches", "share of batches", "left for other epochs")]
     rows += [
         (
-            one.name,
-            f"{one.rows:,}",
-            f"{came[one.name]:,}",
-            f"{came[one.name] / num_batches:.1%}",
-            f"{one.remainder}",
+            source.name,
+            f"{source.rows:,}",
+            f"{came[source.name]:,}",
+            f"{came[source.name] / num_batches:.1%}",
+            f"{source.remainder}",
         )
-        for one in batches.plan().account
+        for source in batches.plan().account
     ]
     print(table(rows))
     print(f"{num_batches} batches of {BATCH_SIZE}; {num_mixed} of them hold more than one source")
-    print(f"{len(seen):,} different samples; none came twice: {len(seen) == num_batches * BATCH_SIZE}")
+    print(f"{len(seen):,} different samples; no sample came twice: {len(seen) == num_batches * BATCH_SIZE}")
     print_speed(num_batches * BATCH_SIZE, seconds)
     print(f"the first steps: {' '.join(batches.sources(0)[:12])} ...")  # type: ignore[index]  # None if mixed
 

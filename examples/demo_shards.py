@@ -56,18 +56,18 @@ def write_mnist(folder: Path, *, num_samples: int | None = None, samples_per_sha
 
 def link_cifar10(folder: Path, *, shards: Path = CIFAR10) -> str | None:
     """Link the CIFAR-10 shards into `folder` and return their brace pattern, or None where there are none."""
-    found = sorted(shards.glob("train-*.tar"))
-    if not found:
+    tars = sorted(shards.glob("train-*.tar"))
+    if not tars:
         return None
     folder.mkdir(parents=True, exist_ok=True)
-    for shard, target in enumerate(found):
+    for shard, target in enumerate(tars):
         link = folder / f"cifar10-{shard:06d}.tar"
         link.unlink(missing_ok=True)
         try:
             link.symlink_to(target)
         except OSError:  # a file system without links
             shutil.copyfile(target, link)
-    return _pattern(folder, "cifar10", len(found))
+    return _pattern(folder, "cifar10", len(tars))
 
 
 def write_all(folder: Path) -> dict[str, str]:

@@ -35,20 +35,20 @@ def write(folder: Path, num_images: int) -> None:
     rng = np.random.default_rng(0)
     images, annotations, samples = [], list[dict[str, Any]](), []
     for number in range(num_images):
-        found = [1] + [one for one, every in EVERY.items() if number % every == 0]
+        class_ids = [1] + [class_id for class_id, every in EVERY.items() if number % every == 0]
         picture, boxes = np.zeros((SIZE, SIZE, 3), np.uint8), []
-        for class_id in found:
+        for class_id in class_ids:
             width, height = SHAPES[class_id]
-            x, y = (int(one) for one in rng.integers(0, (SIZE - width + 1, SIZE - height + 1)))
+            x, y = (int(coordinate) for coordinate in rng.integers(0, (SIZE - width + 1, SIZE - height + 1)))
             picture[y : y + height, x : x + width] = rng.integers(100, 256, 3)
             boxes.append([x, y, width, height])
         images.append({"id": number, "file_name": f"{number:06d}.png", "width": SIZE, "height": SIZE})
-        for box, class_id in zip(boxes, found, strict=True):
+        for box, class_id in zip(boxes, class_ids, strict=True):
             ids = {"id": len(annotations), "image_id": number, "category_id": class_id}
             annotations.append({**ids, "bbox": box, "iscrowd": 0})
         png = io.BytesIO()
         Image.fromarray(picture).save(png, format="PNG")
-        target = json.dumps({"boxes": boxes, "labels": found}).encode()
+        target = json.dumps({"boxes": boxes, "labels": class_ids}).encode()
         samples.append({"__key__": f"{number:06d}", "png": png.getvalue(), "json": target})
     demo_shards.write_shards(folder, "objects", iter(samples), 100)
     categories = [{"id": class_id, "name": name} for class_id, name in CLASSES.items()]
@@ -74,14 +74,14 @@ class Detector(nn.Module):
 
     def forward(self, images: Sequence[Tensor], targets: Sequence[dict[str, Tensor]]) -> Tensor:
         """Return the loss of images, each 3 x H x W, and their targets."""
-        found = self.head(self.body(torch.stack(list(images)))).permute(0, 2, 3, 1)  # images x rows x columns x numbers
-        classes, boxes = found[..., :-4], found[..., -4:]
+        cells = self.head(self.body(torch.stack(list(images)))).permute(0, 2, 3, 1)  # images x rows x columns x numbers
+        classes, boxes = cells[..., :-4], cells[..., -4:]
         wanted = torch.zeros(classes.shape[:3], dtype=torch.long)
         loss = torch.zeros(())
-        for at, target in enumerate(targets):
+        for image, target in enumerate(targets):
             column, row = ((target["boxes"][:, :2] + target["boxes"][:, 2:]) / 2 // STRIDE).long().T
-            wanted[at, row, column] = target["labels"]
-            loss = loss + l1_loss(boxes[at, row, column], target["boxes"] / SIZE) / len(targets)
+            wanted[image, row, column] = target["labels"]
+            loss = loss + l1_loss(boxes[image, row, column], target["boxes"] / SIZE) / len(targets)
         weight = torch.tensor([0.1, *[1.0] * max(CLASSES)])  # most cells hold nothing
         return loss + cross_entropy(classes.flatten(0, 2), wanted.flatten(), weight=weight)
 

@@ -72,7 +72,7 @@ def measure(model: nn.Module, digits: list[evidence.Images], counts: Sequence[in
     """Return the accuracy of each group that has classes, in per cent."""
     right = [(model(pixels_in(digits[label])).argmax(1) == label).float().mean().item() for label in range(10)]
     groups = {
-        group: [100 * one for one, count in zip(right, counts, strict=True) if count in sizes]
+        group: [100 * accuracy for accuracy, count in zip(right, counts, strict=True) if count in sizes]
         for group, sizes in GROUPS.items()
     }
     return {group: float(np.mean(values)) for group, values in groups.items() if values}

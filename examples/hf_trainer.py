@@ -30,8 +30,8 @@ def prepare(sample: dict[str, Any]) -> dict[str, Any]:
 
 def for_model(samples: list[dict[str, Any]]) -> BatchEncoding:
     """Collate; a dict would get `__source__`, which no model takes."""
-    pixels = torch.stack([one["pixels"] for one in samples])
-    return BatchEncoding({"pixels": pixels, "labels": torch.tensor([one["labels"] for one in samples])})
+    pixels = torch.stack([sample["pixels"] for sample in samples])
+    return BatchEncoding({"pixels": pixels, "labels": torch.tensor([sample["labels"] for sample in samples])})
 
 
 class Classifier(nn.Module):

@@ -39,11 +39,11 @@ def tokens(tokenizer: Callable[[str], Tensor], text: str) -> Tensor:
 
 
 def pairs(samples: list[dict[str, Any]]) -> tuple[Tensor, Tensor]:
-    return torch.stack([one["image"] for one in samples]), torch.stack([one["text"] for one in samples])
+    return torch.stack([sample["image"] for sample in samples]), torch.stack([sample["text"] for sample in samples])
 
 
 def sources_of(text: str) -> list[equitar.Source]:
-    parts = [one.partition("=") for one in text.split("::")]
+    parts = [source.partition("=") for source in text.split("::")]
     return [equitar.Source(name, urls) for name, _, urls in parts]
 
 
@@ -64,7 +64,7 @@ def get_equitar_data(
     if is_train:
         sources, global_batch = sources_of(args.train_data), args.batch_size * args.world_size
         factors = args.train_data_upsampling_factors  # passes of each source in an epoch, as "1::2.5"
-        names = [one.name for one in sources]
+        names = [source.name for source in sources]
         batches = equitar.debiased(
             sources,
             batch_size=args.batch_size,

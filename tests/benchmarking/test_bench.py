@@ -86,7 +86,7 @@ class Takes:
 
 def profiled(batches: Batches, clock: SharedPosition, steps: int) -> Profile:
     profile = Profile(watch=Stopwatch(clock))
-    profile_into(profile, batches, batches.plan(0, num_workers=0), 0, is_enough=lambda one: one.steps >= steps)
+    profile_into(profile, batches, batches.plan(0, num_workers=0), 0, is_enough=lambda so_far: so_far.steps >= steps)
     return profile
 
 
@@ -114,7 +114,7 @@ def test_each_part_is_charged_with_what_it_takes_itself(sources: list[Source], m
     assert profile.samples == {"a": 36, "b": 24}
     for name, count in profile.samples.items():
         charged = {(part.kind, part.name): took for part, took in profile.watch.seconds.items() if part.source == name}
-        assert {one: took for one, took in charged.items() if took} == {
+        assert {part: took for part, took in charged.items() if took} == {
             ("read", ""): 5 * count,
             ("stage", "Takes"): 2 * count,
             ("stage", "Takes 2"): 3 * count,
@@ -136,7 +136,7 @@ def test_a_profile_emits_what_training_does(sources: list[Source]) -> None:
     came: list[list[str]] = []
 
     def noted(samples: list[Any]) -> list[Any]:
-        came.append([one["__key__"] for one in samples])
+        came.append([sample["__key__"] for sample in samples])
         return samples
 
     batches = equitar.mixed(sources, batch_size=6, collate_fn=noted, rank=0, world_size=1)
@@ -149,9 +149,9 @@ def test_a_profile_emits_what_training_does(sources: list[Source]) -> None:
 
 def test_a_stage_that_sleeps_is_found(sources: list[Source]) -> None:
     def slowly(samples: Iterable[Sample]) -> Iterator[Sample]:
-        for one in samples:
+        for sample in samples:
             time.sleep(0.002)
-            yield one
+            yield sample
 
     batches = equitar.debiased(sources, batch_size=4, stages=[wds.decode(), slowly], rank=0, world_size=1)
     printed = equitar.bench(batches, samples=24, num_workers=0, seconds=100, progress=False)
@@ -176,9 +176,9 @@ def test_a_slow_shard_comes_first(sources: list[Source], monkeypatch: pytest.Mon
     batches = equitar.debiased(sources, batch_size=4, rank=0, world_size=1)
     outcome = profiled(batches, clock, steps=15).slowest()
     assert (outcome[0].source, outcome[0].path, outcome[0].samples, outcome[0].seconds) == ("a", "001.tar", 12, 108)
-    assert [(one.seconds / one.samples) for one in outcome[1:]] == [1, 1, 1]
+    assert [(shard.seconds / shard.samples) for shard in outcome[1:]] == [1, 1, 1]
     a_sample = len("text of a-0000") + len("0")  # the text and the class
-    assert {one.bytes / one.samples for one in outcome} == {a_sample}
+    assert {shard.bytes / shard.samples for shard in outcome} == {a_sample}
 
 
 def test_webdataset_and_ours_give_the_same_samples_through_the_same_stages(sources: list[Source]) -> None:
@@ -191,7 +191,7 @@ def test_webdataset_and_ours_give_the_same_samples_through_the_same_stages(sourc
     assert all(isinstance(batch, tuple) and len(batch) == count for _, count, batch in plain)
 
     def fields(samples: Iterable[Any]) -> list[dict[str, Any]]:
-        printed = [{name: one for name, one in sample.items() if name[:2] != "__"} for sample in samples]
+        printed = [{name: value for name, value in sample.items() if name[:2] != "__"} for sample in samples]
         return sorted(printed, key=str)
 
     ours = [sample for batch in batches for sample in batch]
@@ -211,7 +211,7 @@ def test_webdataset_reads_no_more_than_is_asked_for_and_selected(sources: list[S
         samples = [sample for part in parts for sample in part.samples(0, 0, staged=True)]
         assert all("cls" in sample and "txt" not in sample for sample in samples)
         keys = {sample["__key__"] for sample in samples}
-        everything = {one["__key__"] for one in batches_of_one(kept)}
+        everything = {sample["__key__"] for sample in batches_of_one(kept)}
         assert (keys == everything) if num_samples[0] == 100 else (len(samples) == 5 and keys < everything)
 
 
@@ -287,19 +287,19 @@ def test_a_training_is_measured_with_its_stages_and_workers_and_json_says_so(
     sys.modules.pop("bench_training", None)
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
-    assert [(one["group"], one["name"]) for one in printed["speeds"]] == [
+    assert [(speed["group"], speed["name"]) for speed in printed["speeds"]] == [
         *(("read", name) for name in ("webdataset", "equitar")),
         *(("batches", name) for name in ("webdataset", "equitar")),
         *(("workers", name) for name in ("webdataset", "equitar, pipe", "equitar, slots")),
     ]
-    assert all(one["median"] > 0 and one["ratio"] > 0 for one in printed["speeds"])
+    assert all(speed["median"] > 0 and speed["ratio"] > 0 for speed in printed["speeds"])
     assert [part["name"] for part in printed["sources"][0]["parts"] if part["name"]] == [
         *("decode", "map(shout)"),
         "map(first)",
     ]
     assert 0 < printed["busy"] <= 1
     assert 0 < printed["receiving"] < 1
-    assert all(one["waited"] >= 0 for one in printed["sources"])
+    assert all(source["waited"] >= 0 for source in printed["sources"])
     assert printed["conclusions"]
 
 

@@ -166,7 +166,7 @@ def test_rounds_take_turns_and_the_first_is_not_counted() -> None:
     runs = {name: partial(run, name) for name in ("a", "b")}
     result = measure.alternate(runs, 2)
     assert ran == ["a", "b"] * 3
-    assert {name: [one.samples for one in took] for name, took in result.items()} == {"a": [7, 7], "b": [7, 7]}
+    assert {name: [timing.samples for timing in took] for name, took in result.items()} == {"a": [7, 7], "b": [7, 7]}
 
 
 def test_ratios_are_those_of_medians(capsys: pytest.CaptureFixture[str]) -> None:

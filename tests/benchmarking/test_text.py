@@ -16,12 +16,12 @@ def source(name: str = "a", *, samples: int = 100, first: float = 0.0, **ms: flo
     known = ("open", "read", "collate", "rest")
     parts = [
         PartTime(
-            kind=one if one in known else "stage",
-            name="" if one in known else one,
+            kind=part if part in known else "stage",
+            name="" if part in known else part,
             seconds=cost / 1e3,
-            first=(first if one == "read" and first else cost) / 1e3,
+            first=(first if part == "read" and first else cost) / 1e3,
         )
-        for one, cost in ms.items()
+        for part, cost in ms.items()
     ]
     return SourceTime(name=name, samples=samples, bytes=1000 * samples, parts=tuple(parts), waited=None)
 
@@ -34,10 +34,10 @@ def speed(group: Group, name: str, rate: float, ratio: float | None) -> Speed:
 
 def shards(*ms: float) -> tuple[ShardTime, ...]:
     outcome = [
-        ShardTime(source="a", path=f"{number}.tar", samples=10, bytes=10_000, seconds=one / 100)
-        for number, one in enumerate(ms)
+        ShardTime(source="a", path=f"{number}.tar", samples=10, bytes=10_000, seconds=cost / 100)
+        for number, cost in enumerate(ms)
     ]
-    return tuple(sorted(outcome, key=lambda one: -one.seconds))
+    return tuple(sorted(outcome, key=lambda shard: -shard.seconds))
 
 
 def bench(
@@ -69,17 +69,17 @@ def bench(
     )
 
 
-def said(outcome: Bench) -> str:
+def concluded(outcome: Bench) -> str:
     return "\n".join(conclusions(outcome))
 
 
 def test_the_largest_part_is_named_with_its_share_and_reading_if_it_does_not_matter() -> None:
-    outcome = said(bench(source(read=0.1, decode=9.1, rest=0.8)))
+    outcome = concluded(bench(source(read=0.1, decode=9.1, rest=0.8)))
     assert "`decode` takes 91% of the time of a sample (9.1 ms of 10 ms); reading does not matter (1%)" in outcome
 
 
 def test_the_second_part_is_named_where_reading_matters() -> None:
-    assert "reading takes 60% of the time of a sample (6 ms of 10 ms), `decode` 40%" in said(
+    assert "reading takes 60% of the time of a sample (6 ms of 10 ms), `decode` 40%" in concluded(
         bench(source(read=6, decode=4))
     )
 
@@ -87,12 +87,12 @@ def test_the_second_part_is_named_where_reading_matters() -> None:
 def test_of_remote_shards_it_is_said_that_each_read_waits() -> None:
     outcome = replace(bench(source(read=9, decode=1)), is_remote=True)
     assert "reading takes 90% of the time of a sample (9 ms of 10 ms), as each read waits for its answer there" in (
-        said(outcome)
+        concluded(outcome)
     )
 
 
 def test_parts_are_weighed_by_the_samples_of_their_sources() -> None:
-    outcome = said(bench(source("a", samples=300, read=1, decode=1), source("b", samples=100, read=1, decode=5)))
+    outcome = concluded(bench(source("a", samples=300, read=1, decode=1), source("b", samples=100, read=1, decode=5)))
     assert "`decode` takes 67% of the time of a sample (2 ms of 3 ms)" in outcome
 
 
@@ -100,56 +100,56 @@ def test_where_the_main_process_waits_workers_help_up_to_what_it_can_receive() -
     outcome = bench(busy=0.1, receiving=0.0002)  # 1 ms to make, 0.2 ms to receive
     assert (
         "Workers set the limit: with 2 workers the main process waits 90% of the time; more help, up to about 5."
-        in (said(outcome))
+        in (concluded(outcome))
     )
 
 
 def test_workers_are_bounded_by_cores() -> None:
-    assert "more help, up to about 4." in said(bench(busy=0.1, receiving=0.0002, cores=4))
-    assert "up to about 5, on a machine with more cores than the 2 here" in said(
+    assert "more help, up to about 4." in concluded(bench(busy=0.1, receiving=0.0002, cores=4))
+    assert "up to about 5, on a machine with more cores than the 2 here" in concluded(
         bench(busy=0.1, receiving=0.0002, cores=2)
     )
 
 
 def test_where_the_main_process_is_busy_more_workers_do_not_help() -> None:
-    outcome = said(bench(busy=0.8, receiving=0.0004))
+    outcome = concluded(bench(busy=0.8, receiving=0.0004))
     assert "Transfer from workers is the limit: the main process spends 80% of the time receiving" in outcome
     assert "more workers do not help" in outcome
 
 
 def test_workers_that_are_slower_than_one_process_are_told_of() -> None:
-    outcome = said(bench(busy=0.3, receiving=0.0004, alone=1000, through=500))
+    outcome = concluded(bench(busy=0.3, receiving=0.0004, alone=1000, through=500))
     assert "One process alone is 2.0 times as fast as 2 workers: the cost is passing batches on" in outcome
-    starved = said(bench(busy=0.01, receiving=0.00001, alone=1000, through=500, cores=1))
+    starved = concluded(bench(busy=0.01, receiving=0.00001, alone=1000, through=500, cores=1))
     assert "they do not get the cores they need (this machine has 1)" in starved
 
 
 def test_nothing_is_said_of_workers_where_there_are_none() -> None:
-    assert "worker" not in said(bench())
+    assert "worker" not in concluded(bench())
 
 
 @pytest.mark.parametrize(("first", "is_told"), [(4.0, True), (0.9, False), (0.0, False)])
 def test_a_slow_first_reading_is_told(first: float, is_told: bool) -> None:
-    outcome = said(bench(source(read=0.5, decode=0.5, first=first)))
+    outcome = concluded(bench(source(read=0.5, decode=0.5, first=first)))
     assert ("From disk, in the first round, reading takes 4 ms a sample, 8.0 times as long" in outcome) is is_told
 
 
 def test_a_source_of_slow_samples_is_named() -> None:
     outcome = bench(source("a", read=1), source("b", read=1, decode=3))
-    assert "A sample of b takes 4.0 times as long as one of a (4 ms)" in said(outcome)
-    assert "A sample of" not in said(bench(source("a", read=1), source("b", read=1, decode=1)))
+    assert "A sample of b takes 4.0 times as long as one of a (4 ms)" in concluded(outcome)
+    assert "A sample of" not in concluded(bench(source("a", read=1), source("b", read=1, decode=1)))
 
 
 def test_a_slow_shard_is_named_and_noise_is_not() -> None:
-    outcome = said(bench(of_shards=shards(1, 1, 20, 1, 8)))
+    outcome = concluded(bench(of_shards=shards(1, 1, 20, 1, 8)))
     assert "Shard 2.tar of a (and 1 more) takes 20 ms to read a sample, half of the 5 shards at most 1 ms" in outcome
-    assert "Shard" not in said(bench(of_shards=shards(0.01, 0.01, 0.2, 0.01)))  # 0.2 ms is no slow disk
-    assert "Shard" not in said(bench(of_shards=shards(1, 20)))  # which of two is the odd one?
+    assert "Shard" not in concluded(bench(of_shards=shards(0.01, 0.01, 0.2, 0.01)))  # 0.2 ms is no slow disk
+    assert "Shard" not in concluded(bench(of_shards=shards(1, 20)))  # which of two is the odd one?
 
 
 def test_the_gain_is_that_of_the_way_one_would_train() -> None:
-    assert "2 times as many samples a second in one process" in said(bench())
-    assert "3 times as many samples a second through 2 workers" in said(bench(busy=0.1, receiving=0.001))
+    assert "2 times as many samples a second in one process" in concluded(bench())
+    assert "3 times as many samples a second through 2 workers" in concluded(bench(busy=0.1, receiving=0.001))
 
 
 def test_columns_come_in_the_order_in_which_a_sample_meets_the_parts() -> None:

@@ -50,7 +50,7 @@ def five(tmp_path: Path) -> str:
     ],
 )
 def test_equal_names_on_a_line_are_one_source(words: list[str], sources: dict[str, str | tuple[str, ...]]) -> None:
-    assert {one.name: one.urls for one in parse_sources(words)} == sources
+    assert {source.name: source.urls for source in parse_sources(words)} == sources
 
 
 @pytest.mark.parametrize("word", ["x.tar", "=x.tar", "a=", "s3://bucket/a=b.tar", "", "a b=x.tar"])
@@ -173,9 +173,9 @@ def test_a_reader_that_has_enough_is_no_error(five: str) -> None:
 
 
 def test_a_field_that_no_sample_has_is_told_with_those_there_are(five: str) -> None:
-    told = equitar("index", f"s={five}", "--labels", "class").output
-    assert "labels are read from field 'class' (did you mean 'cls'?) but samples of " in told
-    assert "x-0.tar have 'cls'; name one of these" in told
+    output = equitar("index", f"s={five}", "--labels", "class").output
+    assert "labels are read from field 'class' (did you mean 'cls'?) but samples of " in output
+    assert "x-0.tar have 'cls'; name one of these" in output
 
 
 def test_the_version_is_told() -> None:
@@ -204,9 +204,9 @@ def test_an_option_that_would_do_nothing_is_told(words: list[str], message: str,
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, in which no folder can be made")
 def test_a_folder_that_cannot_be_made_is_not_a_missing_shard(five: str) -> None:
-    told = equitar("index", f"s={five}", "--sidecars", "/proc/no").output
-    assert "/proc/no/x-" in told
-    assert "cannot be written" in told
+    output = equitar("index", f"s={five}", "--sidecars", "/proc/no").output
+    assert "/proc/no/x-" in output
+    assert "cannot be written" in output
 
 
 def test_check_is_quiet_about_what_is_right_and_names_what_is_not(five: str, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_stats_shows_sources_and_the_classes_before_and_after(folder: Path, tmp_
 def test_stats_are_json_on_request(folder: Path) -> None:
     printed = json.loads(run("stats", *words_for(folder), "--repeat", "0.5", "--cap", "2", "--json").output)
     assert printed["repeat"] == "threshold 0.5, cap 2"
-    assert [(one["name"], one["samples"], one["copies"]) for one in printed["sources"]] == [
+    assert [(source["name"], source["samples"], source["copies"]) for source in printed["sources"]] == [
         ("cat", 30, 32),
         ("dog", 50, 50),
     ]
@@ -144,7 +144,7 @@ def test_samples_of_the_plan_are_a_line_each_and_what_the_package_tells(folder: 
     result = run("plan", *words_for(folder), *options, "--repeat", "0.5", "--json", "--samples")
     plan, *rows = [json.loads(line) for line in result.output.splitlines()]
     batches = debiased(sources_in(folder), batch_size=5, seed=7, repeat=0.5, rank=0, world_size=2)
-    assert rows == [one._asdict() for one in emissions(batches, epoch=1, num_workers=2)]
+    assert rows == [emission._asdict() for emission in emissions(batches, epoch=1, num_workers=2)]
     assert plan["schedule"] == batches.sources(1)
     assert plan["steps"] == len(plan["schedule"]) == len({row["step"] for row in rows})
 
@@ -161,7 +161,7 @@ def test_samples_of_the_plan_are_a_line_each_and_what_the_package_tells(folder: 
 )
 def test_shares_are_what_the_options_say(folder: Path, options: list[str], batches: dict[str, int | None]) -> None:
     printed = json.loads(run("plan", *words_for(folder), "--batch-size", "10", *options, "--json").output)
-    assert {one["name"]: one["batches"] for one in printed["sources"]} == batches
+    assert {source["name"]: source["batches"] for source in printed["sources"]} == batches
 
 
 @pytest.mark.parametrize("command", ["stats", "plan"])
@@ -301,9 +301,9 @@ def test_stats_says_how_well_captions_tell_the_source(tmp_path: Path) -> None:
     assert "probe    100.0% of 40 samples get the right source (chance 50.0%)" in ran.output
     assert "clearly given away: batches of one source can help, if image and caption both do" in ran.output
     as_json = CliRunner().invoke(main, ["stats", *words_for(tmp_path), "--captions", "txt", "--json"])
-    told = json.loads(as_json.output)["captions"]
-    assert (told["gives_away"], told["samples"]) == ("clearly", 40)
-    assert "dog" in told["sources"][1]["words"]
+    captions = json.loads(as_json.output)["captions"]
+    assert (captions["gives_away"], captions["samples"]) == ("clearly", 40)
+    assert "dog" in captions["sources"][1]["words"]
     assert "captions" not in json.loads(CliRunner().invoke(main, ["stats", *words_for(tmp_path), "--json"]).output)
 
 

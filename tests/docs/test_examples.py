@@ -36,7 +36,7 @@ def test_the_classifier_sees_rare_classes_more_often_with_repeats(shards: Path) 
 
     accuracy = classifier.main(shards, 20)
     assert set(accuracy) == {"none", "t = 1"}
-    assert all(0 <= one <= 1 for one in accuracy.values())
+    assert all(0 <= share <= 1 for share in accuracy.values())
 
 
 def test_the_demo_tells_what_came(shards: Path, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_the_demo_tells_what_came(shards: Path, tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     assert "22 batches of 32; 0 of them hold more than one source" in ran.stdout
-    assert "704 different samples; none came twice: True" in ran.stdout
+    assert "704 different samples; no sample came twice: True" in ran.stdout
     assert re.search(r"digits/9 +2 +4\.72 +9\.4 +(9|10) ", ran.stdout)
     assert len(re.findall(r"[\d,]+ samples/s", ran.stdout)) == 2
     assert (tmp_path / "stats.png").stat().st_size > 10_000

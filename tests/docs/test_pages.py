@@ -30,5 +30,5 @@ def test_blocks_of_a_page_print_what_it_says(name: str, tmp_path: Path, monkeypa
     monkeypatch.syspath_prepend(tmp_path)
     outputs = list(run_page(DOCS / name))
     assert outputs, "a page without outputs shows nothing"
-    for one in outputs:
-        assert one.fits, f"{name}, line {one.line}, says\n{one.said}\nbut this came\n{one.came}"
+    for output in outputs:
+        assert output.fits, f"{name}, line {output.line}, says\n{output.said}\nbut this came\n{output.came}"

@@ -131,8 +131,8 @@ def test_a_lightning_run_that_stopped_in_an_epoch_ends_as_one_that_did_not(digit
     assert [epoch for epoch, _ in first.came] == [0] * 5 + [1] * 5
     assert len({source for _, source in first.came}) == 2
     assert again.came == first.came[6:]
-    for one, other in zip(first.parameters(), again.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for parameter, other in zip(first.parameters(), again.parameters(), strict=True):
+        assert torch.equal(parameter, other)
 
 
 @pytest.mark.distributed
@@ -142,7 +142,7 @@ def test_lightning_trains_on_two_devices_with_the_same_sources(digits: Path, tmp
     links_to(digits, tmp_path)
     out = run("lightning_clip.py", tmp_path, "--devices", 2, "--steps", 6, "--epochs", 1)
     came = re.findall(r"rank (\d) epoch 0 (\w+)", out)
-    by_rank = [[source for rank, source in came if rank == one] for one in "01"]
+    by_rank = [[source for rank, source in came if rank == of_rank] for of_rank in "01"]
     assert len(by_rank[0]) == 6
     assert by_rank[0] == by_rank[1]
 
@@ -151,7 +151,7 @@ def of_ranks(folder: Path, world_size: int, **arguments: Any) -> list[tuple[str,
     """Return what `BATCH` must find in the output of a run of two epochs, sorted."""
     from ddp_contrastive import sources_in
 
-    found = []
+    batches_of_ranks = []
     for rank in range(world_size):
         batches = equitar.debiased(
             sources_in(folder), batch_size=32 // world_size, rank=rank, world_size=world_size, **arguments
@@ -160,9 +160,9 @@ def of_ranks(folder: Path, world_size: int, **arguments: Any) -> list[tuple[str,
         for epoch in range(2):
             for batch in loader:
                 words = (str(rank), str(epoch), str(batch["__step__"]), batch["__source__"], " ".join(batch["__key__"]))
-                found.append(words)
-    assert {words[3] for words in found} == {"digits", "negatives"}
-    return sorted(found)
+                batches_of_ranks.append(words)
+    assert {words[3] for words in batches_of_ranks} == {"digits", "negatives"}
+    return sorted(batches_of_ranks)
 
 
 @pytest.mark.distributed

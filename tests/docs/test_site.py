@@ -100,7 +100,7 @@ def test_the_copy_button_of_a_console_block_takes_the_commands_without_prompts_a
     extensions = ["pymdownx.highlight", "pymdownx.superfences"]
     content = Markdown(extensions=extensions, extension_configs={extensions[0]: {"pygments_lang_class": True}})
     page = runpy.run_path(str(DOCS / "hooks.py"))["on_page_content"](content.convert(markdown))
-    copied = [unescape(one) for one in re.findall(r'data-copy="(.*?)"', page, re.DOTALL)]
+    copied = [unescape(attribute) for attribute in re.findall(r'data-copy="(.*?)"', page, re.DOTALL)]
     assert copied == ['equitar plan "a=<x>" \\\n    --steps 2\nls', "for a in b:\n    c"]
 
 

@@ -34,20 +34,20 @@ def ticks() -> Iterator[float]:
 def test_a_local_source_is_estimated_from_a_few_shards(folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     source = Source("s", f"{folder}/*.tar")
-    (found,) = equitar.dry_run(source, labels="cls", jobs=2, clock=ticks().__next__)
-    assert (found.shards, found.to_read, found.walked, found.samples) == (SHARDS, SHARDS, 3, 300 * SHARDS)
-    assert found.bytes == sum(path.stat().st_size for path in folder.glob("*.tar"))
-    (way,) = found.ways
+    (estimate,) = equitar.dry_run(source, labels="cls", jobs=2, clock=ticks().__next__)
+    assert (estimate.shards, estimate.to_read, estimate.walked, estimate.samples) == (SHARDS, SHARDS, 3, 300 * SHARDS)
+    assert estimate.bytes == sum(path.stat().st_size for path in folder.glob("*.tar"))
+    (way,) = estimate.ways
     assert way.seconds == SHARDS / 2  # a tick of the clock for each, by two processes
-    assert 0 < way.bytes <= 2 * found.bytes
+    assert 0 < way.bytes <= 2 * estimate.bytes
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
 def test_shards_that_have_sidecars_are_not_estimated(folder: Path) -> None:
     source = Source("s", f"{folder}/*.tar")
     equitar.index(source, jobs=1, progress=False, part=(0, 2))
-    (found,) = equitar.dry_run(source)
-    assert (found.shards, found.to_read) == (SHARDS, SHARDS // 2)
+    (estimate,) = equitar.dry_run(source)
+    assert (estimate.shards, estimate.to_read) == (SHARDS, SHARDS // 2)
     assert equitar.dry_run(source, force=True)[0].to_read == SHARDS
     equitar.index(source, jobs=1, progress=False)
     (done,) = equitar.dry_run(source)
@@ -57,12 +57,12 @@ def test_shards_that_have_sidecars_are_not_estimated(folder: Path) -> None:
 def test_a_remote_source_is_estimated_for_both_ways_as_the_server_counts_them(folder: Path) -> None:
     with serving(site_of(folder)) as site:
         source = Source("s", f"{site.url}/x-{{0..7}}.tar", sidecars=str(folder.parent / "side"))
-        (found,) = equitar.dry_run(source, walked=SHARDS)
-        walk, whole = found.ways
+        (estimate,) = equitar.dry_run(source, walked=SHARDS)
+        walk, whole = estimate.ways
         assert (walk.how, whole.how) == ("headers, by ranges", "whole shards")
         tars = [path for path in site.sent if path.endswith(".tar")]
         assert walk.bytes + whole.bytes == sum(site.sent[path] for path in tars)
-        assert whole.bytes == found.bytes
+        assert whole.bytes == estimate.bytes
         asked = sum(site.requests[path] for path in tars)
     assert walk.requests + whole.requests == asked + 2 * SHARDS  # with a question for the size of each, for each way
     assert not (folder.parent / "side").exists()
@@ -81,6 +81,6 @@ def test_the_command_line_shows_it_as_tables_and_as_json(folder: Path) -> None:
     assert shown[1].split()[:5] == ["s", "8", "8", "3", "2,400"]
     assert shown[3].endswith("time, 4 processes")
     assert shown[4].startswith("s: headers, from a local disk")
-    (told,) = json.loads(CliRunner().invoke(main, [*words, "--json"]).output)["sources"]
-    assert (told["to_read"], told["jobs"], len(told["ways"])) == (8, 4, 1)
+    (estimate,) = json.loads(CliRunner().invoke(main, [*words, "--json"]).output)["sources"]
+    assert (estimate["to_read"], estimate["jobs"], len(estimate["ways"])) == (8, 4, 1)
     assert not list(folder.glob("*.npz"))

@@ -133,16 +133,18 @@ def test_what_an_executor_loses_it_is_asked_for_again(folder: Path, tmp_path: Pa
 @pytest.mark.parametrize("jobs", [1, 5])
 def test_few_items_are_under_way_however_many_there_are(jobs: int) -> None:
     with Counting() as executor:
-        done = [item for item, found in outcomes(str, range(5000), jobs=jobs, executor=executor) if found == str(item)]
+        done = [
+            item for item, outcome in outcomes(str, range(5000), jobs=jobs, executor=executor) if outcome == str(item)
+        ]
     assert sorted(done) == list(range(5000))
     assert executor.most <= 4 * jobs
 
 
 def test_what_is_under_way_is_cancelled_when_nobody_wants_it_any_more() -> None:
     with Counting() as executor:
-        found = outcomes(str, range(5000), jobs=5, executor=executor)
-        next(found)
-        cast("Any", found).close()
+        pending = outcomes(str, range(5000), jobs=5, executor=executor)
+        next(pending)
+        cast("Any", pending).close()
         assert executor.submitted <= 5 * 4 + 1
 
 
@@ -163,8 +165,8 @@ def test_a_pool_of_the_users_that_breaks_is_an_error_and_a_new_one_goes_on(
 ) -> None:
     (folder / "times").write_text("1")
     spawn = multiprocessing.get_context("spawn")
-    told = r"the executor broke while it did .*x-05\.tar.*terminated abruptly"
-    with ProcessPoolExecutor(1, spawn) as pool, pytest.raises(WorkerError, match=told):
+    message = r"the executor broke while it did .*x-05\.tar.*terminated abruptly"
+    with ProcessPoolExecutor(1, spawn) as pool, pytest.raises(WorkerError, match=message):
         index(folder, tmp_path / "side", executor=pool)
     assert (folder / "times").read_text() == "0"  # nobody made a pool anew
     with ProcessPoolExecutor(1, spawn) as pool:
@@ -237,15 +239,15 @@ def test_where_every_process_is_killed_there_is_an_end(monkeypatch: pytest.Monke
 class Fetched:
     """A future of dask, of which is told what fetching its result gives, and what its state is afterwards."""
 
-    def __init__(self, found: Any, status: str, error: BaseException | None = None) -> None:
-        self._found, self.status, self._error = found, status, error
+    def __init__(self, outcome: Any, status: str, error: BaseException | None = None) -> None:
+        self._outcome, self.status, self._error = outcome, status, error
 
     async def result(self) -> Any:
-        if self._found is None:
+        if self._outcome is None:
             await asyncio.Event().wait()
-        if isinstance(self._found, BaseException):
-            raise self._found
-        return self._found
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        return self._outcome
 
     async def exception(self) -> BaseException | None:
         return self._error
@@ -287,7 +289,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 def came(loop: asyncio.AbstractEventLoop, *futures: Fetched) -> list[Any]:
     """Return what comes of one item whose attempts come as told."""
     client = Scripted(loop, list(futures))
-    return [found for _, found in outcomes(str, ["a"], jobs=1, executor=DaskExecutor(cast("Any", client)))]
+    return [outcome for _, outcome in outcomes(str, ["a"], jobs=1, executor=DaskExecutor(cast("Any", client)))]
 
 
 KILLED = KilledWorker("task", cast("Any", SimpleNamespace(address="tcp://one:1")), 3)
@@ -316,8 +318,8 @@ def test_what_a_task_raises_is_told_and_not_tried_again(loop: asyncio.AbstractEv
 
 
 def test_what_dask_loses_alone_too_is_told_with_the_reason(loop: asyncio.AbstractEventLoop) -> None:
-    [found] = came(loop, *[Fetched(KILLED, "error", KILLED)] * 3)
-    assert re.search("lost again and again, at last .*: Attempted to run task .* on 4 different workers", str(found))
+    [error] = came(loop, *[Fetched(KILLED, "error", KILLED)] * 3)
+    assert re.search("lost again and again, at last .*: Attempted to run task .* on 4 different workers", str(error))
 
 
 def test_a_future_that_nobody_answers_ends_with_its_client(loop: asyncio.AbstractEventLoop) -> None:
@@ -399,9 +401,9 @@ def leaves(number: int) -> int:
 
 def test_a_task_that_ends_its_process_is_an_error_of_its_own(cluster: LocalCluster) -> None:
     with Client(cluster) as client:  # type: ignore[no-untyped-call]
-        found = dict(outcomes(leaves, range(6), jobs=2, executor=client))
-    assert "SystemExit('enough')" in str(found.pop(3))
-    assert found == {number: number for number in (0, 1, 2, 4, 5)}
+        outcome_of = dict(outcomes(leaves, range(6), jobs=2, executor=client))
+    assert "SystemExit('enough')" in str(outcome_of.pop(3))
+    assert outcome_of == {number: number for number in (0, 1, 2, 4, 5)}
 
 
 def test_a_shard_that_kills_every_worker_is_named(folder: Path, tmp_path: Path, cluster: LocalCluster) -> None:
@@ -452,7 +454,7 @@ def scheduler_process() -> Iterator[tuple[subprocess.Popen[str], str]]:
         try:
             yield (
                 scheduler,
-                next(found[0] for line in scheduler.stderr if (found := re.search(r"tcp://127\S+", line))),
+                next(match[0] for line in scheduler.stderr if (match := re.search(r"tcp://127\S+", line))),
             )
         finally:
             scheduler.kill()
@@ -479,10 +481,10 @@ def test_a_scheduler_that_dies_is_an_error_in_one_line(folder: Path, tmp_path: P
         assert time.monotonic() - begin < 20
         killer.join()
     assert result.exit_code == 1
-    told = (
+    message = (
         rf"Error: the executor broke while it did .*: dask's scheduler {address} is gone; .* rerun this to continue\n"
     )
-    assert re.fullmatch(told, result.output), result.output
+    assert re.fullmatch(message, result.output), result.output
 
 
 def test_a_scheduler_that_is_stopped_is_an_error_in_one_line(
@@ -509,8 +511,8 @@ def test_a_scheduler_that_is_stopped_is_an_error_in_one_line(
         took = time.monotonic() - begin
         stopper.join()
     assert result.exit_code == 1
-    told = rf"Error: the executor broke while it did .*: dask's scheduler {address} has not answered for 1 s; .* rerun this to continue\n"
-    assert re.fullmatch(told, result.output), result.output
+    message = rf"Error: the executor broke while it did .*: dask's scheduler {address} has not answered for 1 s; .* rerun this to continue\n"
+    assert re.fullmatch(message, result.output), result.output
     assert 2 < took < 10
 
 

@@ -81,7 +81,9 @@ def test_older_versions_of_energon_are_read_as_far_as_they_go(folder: Folder, ve
     equitar.index(folder.source, labels="cls", jobs=1, progress=False)
     problems = folder.check(".nv-meta")
     assert len(problems) == (1 if version == "energon6" else 0)  # which tells where samples begin
-    assert all("x-001.tar has sample '000005' in bytes 5632 to 6144 but beginning at 5120" in one for one in problems)
+    assert all(
+        "x-001.tar has sample '000005' in bytes 5632 to 6144 but beginning at 5120" in problem for problem in problems
+    )
 
 
 @pytest.mark.parametrize("pattern", ["y.idx", "y.tar.idx", ".nv-meta"])
@@ -224,7 +226,7 @@ def test_shards_of_one_name_are_known_by_their_places_only(folder: Folder) -> No
     assert Folder(folder.path, both).check("[ab]/sizes.json") == []
     problems = Folder(folder.path, both).check("a/sizes.json", "sizes.json")
     assert "b/x-000.tar is not in" in problems[0]
-    assert len([one for one in problems[1:] if "x-000.tar is in" in one and "but in no source" in one]) == 1
+    assert sum("x-000.tar is in" in problem and "but in no source" in problem for problem in problems[1:]) == 1
 
 
 def test_shards_that_were_moved_are_known_by_their_names(folder: Folder) -> None:
@@ -311,7 +313,7 @@ def test_an_index_that_is_wrong_is_told_with_its_place(folder: Folder, name: str
 def test_the_older_index_of_dali_says_the_same_without_names(folder: Folder) -> None:
     for path in folder.path.glob("*[0-9].idx"):
         head, *lines = path.read_text("utf-8").splitlines()
-        bare = [" ".join(word for at, word in enumerate(line.split()) if at % 4 < 3) for line in lines]
+        bare = [" ".join(word for position, word in enumerate(line.split()) if position % 4 < 3) for line in lines]
         path.write_text("\n".join([head.replace("v1.2", "v1.1"), *bare]) + "\n", "utf-8")
     assert folder.check("*[0-9].idx") == []
 

@@ -61,8 +61,8 @@ def test_only_old_files_of_the_source_are_removed_and_told(source: Source, tmp_p
     kept = [left(folder / name, DAY + 60) for name in OTHERS]
     kept += [left(folder / name.replace(HEX + ".partial", "f" * 32 + ".partial"), DAY - 60) for name in OURS]
     words = [f"a={folder}/*.tar", "--labels", "cls", "--quiet", "--jobs", "1"]
-    told = CliRunner().invoke(main, ["index", *words])
-    assert f"a: 4 left by killed writes, removed: '.equitar-{HEX}.recipe.{HEX}.partial'" in told.output
+    result = CliRunner().invoke(main, ["index", *words])
+    assert f"a: 4 left by killed writes, removed: '.equitar-{HEX}.recipe.{HEX}.partial'" in result.output
     assert not any(path.exists() for path in old)
     assert all(path.exists() for path in kept)
     left(old[0], DAY + 60)
@@ -84,8 +84,8 @@ def test_many_may_sweep_at_once_and_each_file_is_told_once(source: Source, tmp_p
     for name in names:
         left(tmp_path / "a" / name, 2 * DAY)
     with ThreadPoolExecutor(8) as pool:
-        told = list(pool.map(lambda _: sweep(expand(source)), range(8)))
-    assert sorted(name for one in told for name in one) == sorted(names)
+        swept = list(pool.map(lambda _: sweep(expand(source)), range(8)))
+    assert sorted(name for names_swept in swept for name in names_swept) == sorted(names)
 
 
 def test_a_store_and_a_folder_that_is_not_there_have_nothing(tmp_path: Path) -> None:

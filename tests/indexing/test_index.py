@@ -85,11 +85,13 @@ def test_the_samples_of_an_odd_tar_are_those_a_reader_finds(tmp_path: Path, name
     right = CASES[name].right
     assert isinstance(right, dict)
     sidecar = sidecar_of(next(iter(paths.values())))
-    found = {
-        key: {sidecar.table.fields[sidecar.table.field[at]] for at in range(*sidecar.table.indptr[row : row + 2])}
+    fields_of = {
+        key: {
+            sidecar.table.fields[sidecar.table.field[member]] for member in range(*sidecar.table.indptr[row : row + 2])
+        }
         for row, key in enumerate(sidecar.keys)
     }
-    assert found == {key: set(fields) for key, fields in right.items()}
+    assert fields_of == {key: set(fields) for key, fields in right.items()}
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if str(case.right).startswith("error")])
@@ -119,7 +121,7 @@ def test_labels_are_a_set_whose_frequency_counts_samples(tmp_path: Path) -> None
 
 def test_samples_without_labels_keep_their_place(tmp_path: Path) -> None:
     labels = [[0], [], [1], [0], []]
-    samples = {f"k{row}": {"json": json.dumps(one).encode()} for row, one in enumerate(labels)}
+    samples = {f"k{row}": {"json": json.dumps(ids).encode()} for row, ids in enumerate(labels)}
     (tmp_path / "x.tar").write_bytes(tar(samples))
     run(source_of(tmp_path), labels="json")
     assert rows(sidecar_of(tmp_path / "x.tar")) == labels
@@ -186,8 +188,8 @@ def test_names_have_one_id_in_all_shards_of_a_source(tmp_path: Path) -> None:
         shard(tmp_path / f"x-{number}.tar", [label, "dog"])
     run(source_of(tmp_path), labels="cls", jobs=1)
     sidecars = [sidecar_of(tmp_path / f"x-{number}.tar") for number in range(3)]
-    assert {one.class_names for one in sidecars} == {((0, 1, 2), ("ant", "cat", "dog"))}
-    assert [named_rows(one) for one in sidecars] == [[["dog"], ["dog"]], [["cat"], ["dog"]], [["ant"], ["dog"]]]
+    assert {sidecar.class_names for sidecar in sidecars} == {((0, 1, 2), ("ant", "cat", "dog"))}
+    assert [named_rows(sidecar) for sidecar in sidecars] == [[["dog"], ["dog"]], [["cat"], ["dog"]], [["ant"], ["dog"]]]
     assert load_summary(source_of(tmp_path)).class_names == sidecars[0].class_names
     assert check(source_of(tmp_path), jobs=1, progress=False) == []
 
@@ -344,7 +346,7 @@ def test_one_damaged_shard_does_not_lose_the_others(tmp_path: Path, jobs: int) -
     assert load_summary(sources[1]).num_samples.tolist() == [1]
     (bad / "x-2.tar").write_bytes(whole)
     report = run(sources, labels="cls", jobs=jobs)
-    assert [(one.written, one.skipped) for one in report.sources] == [(1, 4), (0, 1)]
+    assert [(source.written, source.skipped) for source in report.sources] == [(1, 4), (0, 1)]
 
 
 def test_of_many_damaged_shards_twenty_are_told_and_all_are_counted(tmp_path: Path) -> None:
@@ -435,8 +437,8 @@ def test_shards_of_equal_base_name_have_sidecars_of_their_own(tmp_path: Path) ->
         shard(tmp_path / "tars" / folder / "000.tar", [label])
     source = Source("s", str(tmp_path / "tars/*/000.tar"), sidecars=str(tmp_path / "sidecars"))
     run(source, labels="cls")
-    found = [read_sidecar(str(tmp_path / "sidecars" / one / "000.presence.npz"), fix="") for one in "AB"]
-    assert [rows(one) for one in found] == [[[1]], [[2]]]
+    sidecars = [read_sidecar(str(tmp_path / "sidecars" / folder / "000.presence.npz"), fix="") for folder in "AB"]
+    assert [rows(sidecar) for sidecar in sidecars] == [[[1]], [[2]]]
 
 
 def test_two_sources_may_not_share_a_sidecar(tmp_path: Path) -> None:

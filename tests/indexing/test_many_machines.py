@@ -50,19 +50,19 @@ def index(source: Source | Sequence[Source], **more: Any) -> IndexReport:
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 9])
 def test_parts_are_all_shards_disjoint_and_even_in_whatever_order_they_are_listed(tmp_path: Path, parts: int) -> None:
-    one = seven(tmp_path / "a")
-    two = Source("t", [f"{tmp_path}/b/{number}.tar" for number in range(4)], root=str(tmp_path / "b"))
-    found: list[list[tuple[str, str]]] = []
-    for sources in ([one, two], [Source("t", [*two.urls][::-1], root=two.root), one]):
+    first = seven(tmp_path / "a")
+    second = Source("t", [f"{tmp_path}/b/{number}.tar" for number in range(4)], root=str(tmp_path / "b"))
+    covered: list[list[tuple[str, str]]] = []
+    for sources in ([first, second], [Source("t", [*second.urls][::-1], root=second.root), first]):
         taken = []
         for part in range(parts):
             ledgers = jobs_of_sources(sources)
             keep_part(ledgers, part, parts)
             taken.append(sorted((shard.source, shard.path) for ledger in ledgers for shard in ledger.shards))
-        found.append([shard for shards in taken for shard in shards])
-        assert len(found[-1]) == len(set(found[-1])) == 11
+        covered.append([shard for shards in taken for shard in shards])
+        assert len(covered[-1]) == len(set(covered[-1])) == 11
         assert max(map(len, taken)) - min(map(len, taken)) <= 1
-    assert found[0] == found[1]
+    assert covered[0] == covered[1]
 
 
 def test_parts_and_a_summary_are_what_one_run_writes(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_task_of_a_slurm_array_takes_its_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "environment", "exit_code", "said"),
+    ("part", "environment", "exit_code", "message"),
     [
         ("3/3", {}, 2, "must be I/N with 0 <= I < N"),
         ("1", {}, 2, "must be I/N"),
@@ -168,11 +168,11 @@ def test_a_task_of_a_slurm_array_takes_its_part(tmp_path: Path) -> None:
     ],
 )
 def test_a_part_that_cannot_be_is_told(
-    tmp_path: Path, part: str, environment: dict[str, str], exit_code: int, said: str
+    tmp_path: Path, part: str, environment: dict[str, str], exit_code: int, message: str
 ) -> None:
     seven(tmp_path)
     result = command("index", *words(tmp_path), "--part", part, environment=environment)
-    assert (result.exit_code, said in result.output) == (exit_code, True), result.output
+    assert (result.exit_code, message in result.output) == (exit_code, True), result.output
     assert not list(tmp_path.glob("*.npz"))
 
 
@@ -250,8 +250,8 @@ def test_numbers_that_jump_in_a_glob_are_reported(tmp_path: Path) -> None:
     lose(tmp_path, 2)
     globbed = [f"s={tmp_path}/x-*.tar", "--quiet"]
     assert "s: 1 missing from the numbering: 'x-002.tar'" in command("index", *globbed).output.splitlines()
-    told = json.loads(command("index", *globbed, "--json").output)
-    assert told["sources"][0]["holes"] == ["x-002.tar"]
+    report = json.loads(command("index", *globbed, "--json").output)
+    assert report["sources"][0]["holes"] == ["x-002.tar"]
 
 
 # ---- sources that grow ---------------------------------------------------------------------------------------------------

@@ -98,14 +98,14 @@ class OddError(Exception):
 
 
 def test_errors_and_results_come_back_from_processes() -> None:
-    found = dict(outcomes(fails, range(20), jobs=2, executor=None))
-    errors = {number: error for number, error in found.items() if isinstance(error, BaseException)}
+    outcome_of = dict(outcomes(fails, range(20), jobs=2, executor=None))
+    errors = {number: error for number, error in outcome_of.items() if isinstance(error, BaseException)}
     assert {number: repr(error) for number, error in errors.items()} == {
         3: "KeyError('of a task')",
         4: "RuntimeError('OddError: ab')",
     }
     assert "raise KeyError" in str(errors[3].__cause__)
-    processes = set(found.values()) - set(errors.values())
+    processes = set(outcome_of.values()) - set(errors.values())
     assert os.getpid() not in processes
     assert 1 <= len(processes) <= 2
 

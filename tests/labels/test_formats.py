@@ -33,7 +33,7 @@ def labels_of(path: str) -> dict[str, list[int]]:
 def names_of(path: str) -> dict[str, list[str]]:
     vocabulary = read_labels(path).vocabulary
     assert vocabulary is not None
-    return {key: [vocabulary.names[one] for one in ids] for key, ids in labels_of(path).items()}
+    return {key: [vocabulary.names[class_id] for class_id in ids] for key, ids in labels_of(path).items()}
 
 
 @pytest.mark.parametrize("name", ["key", "__key__"])
@@ -59,7 +59,7 @@ def test_a_column_holds_one_label_or_a_list(tmp_path: Path, column: str, values:
 
 def test_a_nested_column_is_found_by_its_path_in_both_formats(tmp_path: Path) -> None:
     objects = [{"bbox": [[1.0, 2.0]], "categories": [0, 1, 1]}, {"bbox": [], "categories": []}]
-    rows = [{"file_name": f"train/000{n}.png", "objects": one} for n, one in enumerate(objects)]
+    rows = [{"file_name": f"train/000{n}.png", "objects": of_row} for n, of_row in enumerate(objects)]
     lines = write_lines(tmp_path / "metadata.jsonl", *rows)
     table = write_parquet(
         tmp_path / "metadata.parquet", file_name=[row["file_name"] for row in rows], objects=pa.array(objects)

@@ -42,7 +42,7 @@ def loader_of(source: Source, handler: Any, **more: Any) -> equitar.Loader:
 
 
 def lost_keys(loader: equitar.Loader) -> set[str]:
-    return {one.key for one in loader.counters()["lost_samples"]}
+    return {sample.key for sample in loader.counters()["lost_samples"]}
 
 
 def test_damage_is_an_error_with_shard_and_mend_by_default(source: Source) -> None:
@@ -74,7 +74,7 @@ def test_of_a_cut_shard_the_whole_samples_before_the_cut_come_and_the_others_are
     assert whole == keys_of("s", 60)[20 : 20 + len(whole)]
     assert 5 <= len(whole) <= 12
     assert loader.counters()["lost"] == {"s": len(lost)}
-    assert {one.path for one in loader.counters()["lost_samples"]} == {"001.tar"}
+    assert {sample.path for sample in loader.counters()["lost_samples"]} == {"001.tar"}
 
 
 def test_what_is_not_lost_stays_at_its_place(source: Source) -> None:
@@ -149,7 +149,7 @@ def test_lost_and_dropped_are_told_apart_and_make_a_keep_file(source: Source, tm
     loader = loader_of(source, "skip_sample", stages=[Drops(20)])
     keys = flat(loader)
     report = loader.counters()
-    dropped = {one.key for one in report["dropped_samples"]}
+    dropped = {sample.key for sample in report["dropped_samples"]}
     assert dropped
     assert all(Drops(20).drops(key) for key in dropped)
     assert not dropped & lost_keys(loader)
@@ -227,10 +227,10 @@ def children() -> Iterator[str]:
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             try:
-                told = (path / "stat").read_text()
+                stat = (path / "stat").read_text()
             except OSError:
                 continue
-            if told.rpartition(")")[2].split()[1] == str(os.getpid()):
+            if stat.rpartition(")")[2].split()[1] == str(os.getpid()):
                 yield path.name
 
 
@@ -260,8 +260,10 @@ def test_a_command_that_fails_is_never_a_normal_end(tmp_path: Path, end: str) ->
     path = Path(str(source.urls[0]).removeprefix("pipe:cat "))
     half = path.with_name("half")
     half.write_bytes(path.read_bytes())
-    for at in random.Random(0).sample(range(1024, 40_000, 512), 40):
-        bad = Source("p", [f"pipe:head -c {at} {path} {end}", *source.urls[1:]], root=str(path.parent), retries=QUICK)
+    for length in random.Random(0).sample(range(1024, 40_000, 512), 40):
+        bad = Source(
+            "p", [f"pipe:head -c {length} {path} {end}", *source.urls[1:]], root=str(path.parent), retries=QUICK
+        )
         with pytest.raises((StorageError, StaleSidecarError), match=r"exit status 7|bytes but its sidecar"):
             list(loader_of(bad, None))
 

@@ -99,7 +99,7 @@ def test_samples_are_those_of_webdataset(case: str, tmp_path: Path) -> None:
 def test_rows_are_read_in_any_order(source: Source) -> None:
     reader = reader_of(source)
     wanted = [(1, 3), (0, 4), (1, 0), (0, 0)]
-    assert [reader.read(*one)["__key__"] for one in wanted] == [key_of("a", number) for number in (8, 4, 5, 0)]
+    assert [reader.read(*place)["__key__"] for place in wanted] == [key_of("a", number) for number in (8, 4, 5, 0)]
 
 
 def test_a_sample_is_a_dict_of_its_own(source: Source) -> None:
@@ -134,7 +134,7 @@ def test_fields_are_chosen_whatever_their_case(source: Source) -> None:
 
 def test_a_sample_without_a_chosen_field_is_read_without_it(tmp_path: Path) -> None:
     source = write_members(tmp_path / "s.tar", [("a.txt", b"1"), ("b.txt", b"2"), ("b.json", b"{}")])
-    assert [set(one) - {"__key__", "__url__"} for one in all_of(reader_of(source, fields=["json"]), 2)] == [
+    assert [set(sample) - {"__key__", "__url__"} for sample in all_of(reader_of(source, fields=["json"]), 2)] == [
         set(),
         {"json"},
     ]
@@ -151,7 +151,7 @@ def test_few_shards_are_open_at_once_in_all_sources_together(tmp_path: Path, mon
     monkeypatch.setattr("equitar.reading.reader.OPEN_SHARDS", 8)
     shelf = open_shards()
     sources = [write_source(tmp_path / name, name, [1] * 10) for name in "ab"]
-    readers = [Reader(one, shelf, fields=None, copy=True) for one in catalog_of(sources).sidecars]
+    readers = [Reader(sidecars, shelf, fields=None, copy=True) for sidecars in catalog_of(sources).sidecars]
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     for shard in range(10):
         for reader in readers:
@@ -192,16 +192,18 @@ def test_member_tables_of_open_shards_take_a_bounded_number_of_bytes(
 
 def test_members_of_all_sizes_come_whole_alone_and_at_once(tmp_path: Path) -> None:
     members = [
-        (f"{row:03}.{name}", bytes([row, at]) * size)
+        (f"{row:03}.{name}", bytes([row, position]) * size)
         for row in range(40)
-        for at, (name, size) in enumerate([("a", 3), ("big", 20_000 + row), ("b", 0), ("c", 7), ("large", 70_000)])
+        for position, (name, size) in enumerate(
+            [("a", 3), ("big", 20_000 + row), ("b", 0), ("c", 7), ("large", 70_000)]
+        )
     ]
     source = write_members(tmp_path / "s.tar", members)
     right = dict(members)
     alone = all_of(reader_of(source), 40)
     (batch,) = equitar.debiased([source], batch_size=40, rank=0, world_size=1)
     for name in ("a", "big", "b", "c", "large"):
-        assert [one[name] for one in alone] == [right[f"{one['__key__']}.{name}"] for one in alone]
+        assert [sample[name] for sample in alone] == [right[f"{sample['__key__']}.{name}"] for sample in alone]
         assert batch[name] == [right[f"{key}.{name}"] for key in batch["__key__"]]
 
 
@@ -273,7 +275,9 @@ def test_a_compressed_shard_gives_its_samples(source: Source) -> None:
 
 def test_batches_read_at_once_are_those_read_one_by_one(tmp_path: Path) -> None:
     """Sources differ in fields and their order, a shard has rows of two kinds, and one is compressed."""
-    one = write_members(tmp_path / "one.tar", [(f"{row:02}.{name}", b"1" * row) for row in range(30) for name in "ab"])
+    first = write_members(
+        tmp_path / "one.tar", [(f"{row:02}.{name}", b"1" * row) for row in range(30) for name in "ab"]
+    )
     other = write_members(
         tmp_path / "two.tar", [(f"{row:02}.{name}", b"2" * row) for row in range(30) for name in "ba"]
     )
@@ -282,7 +286,7 @@ def test_batches_read_at_once_are_those_read_one_by_one(tmp_path: Path) -> None:
     packed = tmp_path / "four.tar.gz"
     packed.write_bytes(gzip.compress((tmp_path / "one.tar").read_bytes()))
     fourth = Source("four", str(packed))
-    sources = [Source(str(number), source.urls) for number, source in enumerate((one, other, third, fourth))]
+    sources = [Source(str(number), source.urls) for number, source in enumerate((first, other, third, fourth))]
     equitar.index(sources, jobs=1, progress=False)
     for build_batches in (equitar.debiased, equitar.mixed):
         for copy in (True, False):

@@ -194,7 +194,9 @@ def test_what_is_left_out_does_not_count_for_steps(source: Source) -> None:
 
 def test_what_is_left_out_does_not_count_for_frequencies(tmp_path: Path) -> None:
     source = write_source(tmp_path, "a", [41], label=rare_first)  # f = 1/41, and 1/21 among the even ones
-    rare = [supplies_of(catalog_of([one]), 0.4)[0].largest / ONE for one in (source, replace(source, keep=even))]
+    rare = [
+        supplies_of(catalog_of([selected]), 0.4)[0].largest / ONE for selected in (source, replace(source, keep=even))
+    ]
     assert rare == pytest.approx([(0.4 * 41) ** 0.5, (0.4 * 21) ** 0.5], abs=1e-5)
 
 
@@ -205,7 +207,7 @@ def test_what_is_left_out_may_have_labels_of_its_own(tmp_path: Path, label: Labe
 
 
 def test_what_is_left_out_is_not_read_in_an_epoch(source: Source) -> None:
-    whole, half = (report_of(one).bytes_read for one in (source, replace(source, keep=even)))
+    whole, half = (report_of(selected).bytes_read for selected in (source, replace(source, keep=even)))
     assert half == pytest.approx(whole / 2)
 
 

@@ -79,8 +79,8 @@ def _golden() -> Sidecar:
     )
 
 
-def _same(one: Sidecar, other: Sidecar) -> bool:
-    return to_bytes(one) == to_bytes(other) and list(one.keys) == list(other.keys)
+def _same(sidecar: Sidecar, other: Sidecar) -> bool:
+    return to_bytes(sidecar) == to_bytes(other) and list(sidecar.keys) == list(other.keys)
 
 
 def _arrays(raw: bytes) -> dict[str, bytes]:
@@ -275,7 +275,9 @@ def _meta(**changes: object) -> Any:
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_a_sidecar_error(changes: dict[str, Any], message: str) -> None:
-    arrays: Arrays = {name: one for name, one in (unpack(to_bytes(_golden())) | changes).items() if one is not None}
+    arrays: Arrays = {
+        name: array for name, array in (unpack(to_bytes(_golden())) | changes).items() if array is not None
+    }
     with pytest.raises(SidecarError, match=rf"^x.npz is damaged: .*{message}.*; run `equitar index`$"):
         from_bytes(pack(arrays), where="x.npz")
 
@@ -359,7 +361,7 @@ def test_a_missing_sidecar_is_an_error_with_the_command_that_makes_it(tmp_path: 
 
 
 def test_the_command_of_a_long_list_stays_short() -> None:
-    source = Source("s", [f"{at}.tar" for at in range(9)])
+    source = Source("s", [f"{number}.tar" for number in range(9)])
     assert source.index_command(label_spec="json:a[]") == (
         "run `equitar index s=0.tar s=1.tar s=2.tar --labels 'json:a[]'` (and 6 more patterns)"
     )

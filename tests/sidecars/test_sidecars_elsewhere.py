@@ -77,28 +77,28 @@ class Counted(io.RawIOBase):
         self._file, self._spans = file, spans
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        at: int = self._file.seek(offset, whence)
-        return at
+        position: int = self._file.seek(offset, whence)
+        return position
 
     def read(self, size: int = -1, /) -> bytes:
         start = self._file.tell()
-        found: bytes = self._file.read(size)
-        self._spans.append((start, start + len(found)))
-        return found
+        raw: bytes = self._file.read(size)
+        self._spans.append((start, start + len(raw)))
+        return raw
 
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Return what is read of shards, from now on."""
-    found: list[tuple[int, int]] = []
+    noted: list[tuple[int, int]] = []
 
     @contextmanager
     def counting(*words: Any) -> Iterator[tuple[Any, int]]:
         with open_stream(*words) as (file, size):
-            yield Counted(file, found), size
+            yield Counted(file, noted), size
 
     monkeypatch.setattr(shard_task, "open_stream", counting)
-    return found
+    return noted
 
 
 def test_of_tars_whose_members_are_known_only_label_members_and_their_headers_are_read(
@@ -115,8 +115,8 @@ def test_of_tars_whose_members_are_known_only_label_members_and_their_headers_ar
         sidecar = sidecar_of(path)
         of_labels = sidecar.table.field == sidecar.table.fields.index("cls")
         wanted += [
-            (int(at) - 512, int(at + size))
-            for at, size in zip(sidecar.table.offset[of_labels], sidecar.table.size[of_labels], strict=True)
+            (int(offset) - 512, int(offset + size))
+            for offset, size in zip(sidecar.table.offset[of_labels], sidecar.table.size[of_labels], strict=True)
         ]
     assert spans == wanted
     assert equitar.check(source, jobs=1, progress=False) == []

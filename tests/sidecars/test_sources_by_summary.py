@@ -72,12 +72,12 @@ def test_the_shards_are_those_that_were_indexed_and_the_plan_is_the_same(source:
     (tmp_path / "a" / "never-indexed.tar").rename(tmp_path / "a" / "never-indexed.bak")
     wanted = plan_of(source)
     (tmp_path / "a" / "never-indexed.bak").rename(tmp_path / "a" / "never-indexed.tar")
-    for one in (
+    for summarized in (
         by_summary(source, tmp_path / "a"),
         by_summary(source, tmp_path / "a", digest=digest_of_newest(tmp_path)),
     ):
-        assert plan_of(one) == wanted
-        assert keys_read(one) == keys_of("a", 50)
+        assert plan_of(summarized) == wanted
+        assert keys_read(summarized) == keys_of("a", 50)
 
 
 def test_a_summary_alone_lists_nothing(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,8 +153,8 @@ def test_a_run_within_its_epoch_resumes_with_the_summary_of_its_state(source: So
     indexed(source)
     newest = by_summary(source, tmp_path / "a", digest=digest_of_newest(tmp_path))
     assert newest != pinned
-    for one in (pointed, pinned, newest, source):
-        again = equitar.Loader(equitar.debiased([one], batch_size=8))
+    for chosen in (pointed, pinned, newest, source):
+        again = equitar.Loader(equitar.debiased([chosen], batch_size=8))
         again.load_state_dict(state)
         assert keys_of_batches(again) == rest
         assert len(again) == 6
@@ -162,19 +162,19 @@ def test_a_run_within_its_epoch_resumes_with_the_summary_of_its_state(source: So
 
 
 def test_index_and_check_take_it(source: Source, tmp_path: Path) -> None:
-    at = f"a={tmp_path}/a/a.summary.json"
-    done = command("index", at, "--labels", "cls", "--quiet", "--jobs", "1")
+    word = f"a={tmp_path}/a/a.summary.json"
+    done = command("index", word, "--labels", "cls", "--quiet", "--jobs", "1")
     assert done.output.splitlines()[1].split()[:4] == ["a", "0", "2", "50"]
-    assert command("check", at, "--quiet", "--jobs", "1").output == "OK: 2 sidecars match their shards\n"
-    assert "a" in command("plan", at, "--batch-size", "8").output
+    assert command("check", word, "--quiet", "--jobs", "1").output == "OK: 2 sidecars match their shards\n"
+    assert "a" in command("plan", word, "--batch-size", "8").output
     (tmp_path / "a" / "001.tar").unlink()
-    gone = command("index", at, "--labels", "cls", "--quiet", "--jobs", "1")
+    gone = command("index", word, "--labels", "cls", "--quiet", "--jobs", "1")
     below = f"they are expected below {tmp_path}/a; pass their folder as `--root`, or restore them"
     assert (gone.exit_code, below in gone.output) == (1, True)
-    skipped = command("index", at, "--labels", "cls", "--quiet", "--jobs", "1", "--missing-shards", "skip")
+    skipped = command("index", word, "--labels", "cls", "--quiet", "--jobs", "1", "--missing-shards", "skip")
     assert "1 missing, left out: '001.tar'" in skipped.output
     write_tars(tmp_path, "a", [20, 30])
-    assert "1 added: '001.tar'" in command("index", at, "--labels", "cls", "--quiet", "--jobs", "1").output
+    assert "1 added: '001.tar'" in command("index", word, "--labels", "cls", "--quiet", "--jobs", "1").output
 
 
 def test_a_wrong_root_is_told_when_a_shard_is_opened(source: Source, tmp_path: Path) -> None:
@@ -204,8 +204,8 @@ def test_a_summary_stands_alone() -> None:
     assert Source("a", ["a.summary.json"]).summary == "a.summary.json"
     assert Source("a", "https://host/a.0123456789abcdef.summary.npz?sig=1").summary is not None
     assert Source("a", "a.summary.tar").summary is None
-    found = command("plan", "a=a.summary.json", "a=b.summary.json", "--batch-size", "8")
-    assert (found.exit_code, "pass it alone" in found.output) == (1, True)
+    result = command("plan", "a=a.summary.json", "a=b.summary.json", "--batch-size", "8")
+    assert (result.exit_code, "pass it alone" in result.output) == (1, True)
 
 
 def test_a_summary_that_cannot_be_read_says_how_to_make_it(source: Source, tmp_path: Path) -> None:
@@ -228,9 +228,9 @@ def test_a_summary_that_cannot_be_read_says_how_to_make_it(source: Source, tmp_p
         (pack({**arrays, "num_samples": arrays["num_samples"] + 1}), "which its name contradicts"),
     ]:
         file.write_bytes(broken)
-        for one in (by_summary(source, folder), by_summary(source, folder, digest=digest)):
+        for summarized in (by_summary(source, folder), by_summary(source, folder, digest=digest)):
             with pytest.raises(SidecarError, match=rf"{message}.*{fix}"):
-                plan_of(one)
+                plan_of(summarized)
     (folder / "a.summary.json").write_text('{"format": "another"}')
     with pytest.raises(SidecarError, match=rf"a\.summary\.json is damaged: its format is .*'another'.*{fix}"):
         plan_of(by_summary(source, folder))

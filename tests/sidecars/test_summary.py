@@ -41,9 +41,9 @@ SIDECARS = {"b.tar": _sidecar([[7], [3, 7, 7]]), "a/x.tar": _sidecar([[]]), "c.t
 
 def _written(folder: Path, sidecars: dict[str, Sidecar] | None = None) -> Source:
     """Return a source whose sidecars are written; its shards need not be there."""
-    found = SIDECARS if sidecars is None else sidecars
-    source = Source("s", [f"{folder}/{path}" for path in found], root=str(folder))
-    for path, sidecar in found.items():
+    sidecar_of_path = SIDECARS if sidecars is None else sidecars
+    source = Source("s", [f"{folder}/{path}" for path in sidecar_of_path], root=str(folder))
+    for path, sidecar in sidecar_of_path.items():
         write_sidecar(sidecar_url(expand(source), path), sidecar)
     return source
 
@@ -74,7 +74,7 @@ def test_counts_are_of_samples_and_shards_are_sorted() -> None:
 def test_the_digest_depends_on_content_and_not_on_order() -> None:
     digest = summary_of(list(SIDECARS), SIDECARS.values()).digest
     assert summary_of(list(SIDECARS)[::-1], list(SIDECARS.values())[::-1]).digest == digest
-    named = [dataclasses.replace(one, class_names=NAMES) for one in SIDECARS.values()]
+    named = [dataclasses.replace(sidecar, class_names=NAMES) for sidecar in SIDECARS.values()]
     assert summary_of(list(SIDECARS), named).digest != digest
     assert summary_of(["b.tar"], [SIDECARS["b.tar"]]).digest != digest
 
@@ -97,7 +97,9 @@ def test_shards_of_a_source_agree_on_labels(sidecars: dict[str, Sidecar], messag
 def test_a_written_summary_comes_back(tmp_path: Path, mirrored: bool) -> None:
     side = tmp_path / "side"
     source = Source("coco 2017/val", str(tmp_path / "{a/x,b,c}.tar"), sidecars=str(side) if mirrored else None)
-    summary = summary_of(list(SIDECARS), [dataclasses.replace(one, class_names=NAMES) for one in SIDECARS.values()])
+    summary = summary_of(
+        list(SIDECARS), [dataclasses.replace(sidecar, class_names=NAMES) for sidecar in SIDECARS.values()]
+    )
     url = write_summary(source, expand(source), summary)
     assert Path(url).parent == (side if mirrored else tmp_path)
     assert Path(url).name == f"coco%202017%2Fval.{summary.digest[:16]}.summary.npz"

@@ -33,11 +33,11 @@ def read(
     size: int = 100,
     stopped: threading.Event | None = None,
 ) -> bytes:
-    found = opened(cache, url, fill, size=size, stopped=stopped or threading.Event())
+    ranges = opened(cache, url, fill, size=size, stopped=stopped or threading.Event())
     try:
-        return found.read(0, found.size())
+        return ranges.read(0, ranges.size())
     finally:
-        found.close()
+        ranges.close()
 
 
 def opened(
@@ -58,8 +58,8 @@ def test_many_who_want_a_copy_at_once_download_it_once(cache: Cache) -> None:
         file.write(b"x" * 100)
 
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: read(cache, URL, fill), range(8)))
-    assert found == [b"x" * 100] * 8
+        copies = list(pool.map(lambda _: read(cache, URL, fill), range(8)))
+    assert copies == [b"x" * 100] * 8
     assert len(fills) == 1
 
 
@@ -90,7 +90,7 @@ def test_what_a_dead_process_left_is_written_over_or_removed(cache: Cache) -> No
 def test_what_was_used_longest_ago_goes_first(cache: Cache) -> None:
     for name in "abc":
         read(cache, f"http://host/{name}.tar", lambda file: file.write(b"x" * 400), size=400)
-        for number, path in enumerate(sorted(Path(cache.directory).glob("*.tar"), key=lambda one: one.name[-5:])):
+        for number, path in enumerate(sorted(Path(cache.directory).glob("*.tar"), key=lambda file: file.name[-5:])):
             os.utime(path, (number, number))
         if name == "b":  # used again: now b is the oldest
             read(cache, "http://host/a.tar", lambda file: pytest.fail("it is there"), size=400)
@@ -99,11 +99,11 @@ def test_what_was_used_longest_ago_goes_first(cache: Cache) -> None:
 
 
 def test_a_copy_in_use_can_be_read_when_it_is_removed(cache: Cache) -> None:
-    found = opened(cache, URL, lambda file: file.write(b"x" * 900), size=900, stopped=threading.Event())
+    ranges = opened(cache, URL, lambda file: file.write(b"x" * 900), size=900, stopped=threading.Event())
     read(cache, "http://host/other.tar", lambda file: file.write(b"y" * 900), size=900)
     assert not list(Path(cache.directory).glob("*-x.tar"))
-    assert found.read(899, 1) == b"x"
-    found.close()
+    assert ranges.read(899, 1) == b"x"
+    ranges.close()
 
 
 def test_who_waits_for_a_lock_can_be_stopped(cache: Cache) -> None:
@@ -124,7 +124,7 @@ def test_who_waits_for_a_lock_can_be_stopped(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "is_same"),
+    ("url", "other", "is_same"),
     [
         ("http://h/A/000.tar", "http://h/B/000.tar", False),
         ("http://h/000.tar", "https://h/000.tar", False),
@@ -133,7 +133,7 @@ def test_who_waits_for_a_lock_can_be_stopped(cache: Cache) -> None:
         ("pipe:cat A/000.tar", "pipe:cat B/000.tar", False),
     ],
 )
-def test_the_whole_url_names_a_copy(one: str, other: str, is_same: bool) -> None:
-    assert (cache_name(one, "1") == cache_name(other, "1")) is is_same
-    assert cache_name(one, "1") != cache_name(one, "2")
-    assert cache_name(one, "1").endswith("-000.tar")
+def test_the_whole_url_names_a_copy(url: str, other: str, is_same: bool) -> None:
+    assert (cache_name(url, "1") == cache_name(other, "1")) is is_same
+    assert cache_name(url, "1") != cache_name(url, "2")
+    assert cache_name(url, "1").endswith("-000.tar")

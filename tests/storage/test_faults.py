@@ -27,13 +27,13 @@ PATH = "/a/x.tar"
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    with serving(Site(files={PATH: RAW}, etags={PATH: "one"}, stall=0.6)) as one:
-        yield one
+    with serving(Site(files={PATH: RAW}, etags={PATH: "one"}, stall=0.6)) as server:
+        yield server
 
 
 def ranges_of(site: Site, *, size: int | None = len(RAW), query: str = "", retries: Retries = QUICK) -> RemoteRanges:
-    def wrong(found: int) -> Exception:
-        return StaleSidecarError(f"{found} bytes")
+    def wrong(size_of_shard: int) -> Exception:
+        return StaleSidecarError(f"{size_of_shard} bytes")
 
     return RemoteRanges(f"{site.url}{PATH}{query}", options=None, retries=retries, size=size, wrong_size=wrong)
 
@@ -172,7 +172,7 @@ def test_a_server_that_is_not_there_has_no_missing_shards(tmp_path: Path) -> Non
 def test_a_server_without_ranges_is_copied_once(site: Site) -> None:
     site.has_ranges = False
     ranges = ranges_of(site)
-    assert [ranges.read(at, 7) for at in (5, 100_000, 3)] == [RAW[at : at + 7] for at in (5, 100_000, 3)]
+    assert [ranges.read(start, 7) for start in (5, 100_000, 3)] == [RAW[start : start + 7] for start in (5, 100_000, 3)]
     assert site.requests[PATH] == 2  # one to learn it, one for the copy
     ranges.close()
 

@@ -69,7 +69,7 @@ def test_patterns_give_sorted_paths_below_the_deepest_common_folder(
 
 def test_urls_stay_as_the_user_wrote_them(folder: Path) -> None:
     assert _shards(["./a/x-1.tar", "a/x-0.tar"]).urls == ("a/x-0.tar", "./a/x-1.tar")
-    assert _shards(f"file://{folder}/a/x-?.tar").urls == tuple(f"file://{folder}/a/x-{at}.tar" for at in (0, 1))
+    assert _shards(f"file://{folder}/a/x-?.tar").urls == tuple(f"file://{folder}/a/x-{number}.tar" for number in (0, 1))
     assert _shards(f"file://{folder}/a/x-?.tar").root == str(folder / "a")
 
 

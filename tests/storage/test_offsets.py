@@ -39,10 +39,10 @@ def tars(tmp_path: Path) -> Path:
     with wds.TarWriter(str(folder / "y.tar"), mtime=0) as writer:
         for number in range(8):
             writer.write({"__key__": f"{number}", "cls": number, "jpg": bytes(LARGE + number)})
-    lines, at = ["v1.1 8"], 0
+    lines, begin = ["v1.1 8"], 0
     for number in range(8):
-        lines.append(f"cls {at + 512} 1 jpg {at + 1536} {LARGE + number}")
-        at += 1536 + (LARGE + number + 511 & -512)
+        lines.append(f"cls {begin + 512} 1 jpg {begin + 1536} {LARGE + number}")
+        begin += 1536 + (LARGE + number + 511 & -512)
     (folder / "y.idx").write_text("\n".join(lines) + "\n", "utf-8")
     return folder
 
@@ -72,8 +72,8 @@ def test_long_labels_come_with_the_headers_around_them(tmp_path: Path) -> None:
             writer.write({"__key__": f"{number}", "jpg": bytes(LARGE), "json": f"[{number}]".ljust(20_000)})
     jpg, json = LARGE + 511 & -512, 20_000 + 511 & -512
     lines = [
-        f"jpg {at + 512} {LARGE} json {at + jpg + 1024} 20000"
-        for at in range(0, 8 * (jpg + json + 1024), jpg + json + 1024)
+        f"jpg {begin + 512} {LARGE} json {begin + jpg + 1024} 20000"
+        for begin in range(0, 8 * (jpg + json + 1024), jpg + json + 1024)
     ]
     (tmp_path / "z.idx").write_text("\n".join(["v1.1 8", *lines]) + "\n", "utf-8")
     with serving(site_of(tmp_path / "tars")) as site:
@@ -88,7 +88,7 @@ def test_wrong_offsets_change_nothing(tars: Path, tmp_path: Path, lie: int) -> N
     lines = (tars / "y.idx").read_text("utf-8").splitlines()
     words = [line.split() for line in lines[1:]]
     moved = [
-        " ".join(str(int(word) * (lie > 0) + lie) if at % 3 == 1 else word for at, word in enumerate(line))
+        " ".join(str(int(word) * (lie > 0) + lie) if position % 3 == 1 else word for position, word in enumerate(line))
         for line in words
     ]
     (tars / "y.idx").write_text("\n".join([lines[0], *moved]) + "\n", "utf-8")
@@ -148,13 +148,13 @@ def test_an_index_of_energon_may_be_far_too(tars: Path, tmp_path: Path) -> None:
 @given(st.lists(st.tuples(st.integers(0, 1 << 23), st.integers(1, 1 << 23)), max_size=20))
 def test_ranges_hold_all_places_in_order_and_apart(drawn: list[tuple[int, int]]) -> None:
     places = np.array([(begin, begin + length) for begin, length in drawn], np.int64).reshape(-1, 2)
-    found = list(spans(places))
-    assert all(start < stop for start, stop in found)
-    assert all(before[1] <= after[0] for before, after in pairwise(found))
+    ranges = list(spans(places))
+    assert all(start < stop for start, stop in ranges)
+    assert all(before[1] <= after[0] for before, after in pairwise(ranges))
     for begin, end in places.tolist():  # no byte of it is missing
-        covered = sum(max(0, min(end, stop) - max(begin, start)) for start, stop in found)
+        covered = sum(max(0, min(end, stop) - max(begin, start)) for start, stop in ranges)
         assert covered == end - begin
-    assert all(stop - start <= 1 << 22 for start, stop in found)
+    assert all(stop - start <= 1 << 22 for start, stop in ranges)
 
 
 class Waiting:
@@ -177,7 +177,7 @@ class Waiting:
 
 def test_expected_places_are_fetched_side_by_side() -> None:
     raw = bytes(range(256)) * 4096 * 4
-    places = np.array([[at, at + 10] for at in range(0, len(raw), 1 << 20)])
+    places = np.array([[begin, begin + 10] for begin in range(0, len(raw), 1 << 20)])
     with PrefetchedFile(Waiting(raw, len(places)), places) as file:
         for begin, end in places.tolist():
             file.seek(begin)
@@ -196,4 +196,6 @@ def test_only_an_index_with_offsets_says_where_headers_are_and_only_of_far_shard
     assert (far.expected is None) == pattern.startswith("wids")
     if far.expected is not None:
         first_headers = (0, 5120)  # of the two samples of the shard
-        assert all(((far.expected[:, 0] <= at) & (at + 1024 <= far.expected[:, 1])).any() for at in first_headers)
+        assert all(
+            ((far.expected[:, 0] <= header) & (header + 1024 <= far.expected[:, 1])).any() for header in first_headers
+        )

@@ -38,9 +38,11 @@ class Job(TypedDict):
 
 
 def batches_of(sources: Path) -> equitar.Batches:
-    found = [equitar.Source(one.name, str(one / "*.tar"), root=str(one)) for one in sorted(sources.iterdir())]
+    listed = [
+        equitar.Source(folder.name, str(folder / "*.tar"), root=str(folder)) for folder in sorted(sources.iterdir())
+    ]
     batch_size = GLOBAL_BATCH // dist.get_world_size()
-    return equitar.debiased(found, batch_size=batch_size, repeat=0.3, shuffle=40, stages=[Drops(3)])
+    return equitar.debiased(listed, batch_size=batch_size, repeat=0.3, shuffle=40, stages=[Drops(3)])
 
 
 def met(loader: equitar.Loader, steps: int | None) -> list[Any]:

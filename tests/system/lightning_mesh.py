@@ -47,8 +47,8 @@ def seen(folder: Path, results: Path, *, is_told: bool) -> Any:
 
 def main() -> None:
     folder, results = map(Path, sys.argv[1:])
-    told = {"data_ranks": seen(folder, results, is_told=True), "forgotten": seen(folder, results, is_told=False)}
-    (results / f"{distributed.get_rank()}.json").write_text(json.dumps(told), encoding="utf-8")
+    result = {"data_ranks": seen(folder, results, is_told=True), "forgotten": seen(folder, results, is_told=False)}
+    (results / f"{distributed.get_rank()}.json").write_text(json.dumps(result), encoding="utf-8")
     distributed.barrier()
     distributed.destroy_process_group()
 

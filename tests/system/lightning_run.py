@@ -72,8 +72,10 @@ class _Writes(Callback):
 
 def main() -> None:
     sources, folder, kill_at = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    found = [equitar.Source(one.name, str(one / "*.tar"), root=str(one)) for one in sorted(sources.iterdir())]
-    loader = equitar.Loader(equitar.debiased(found, batch_size=8), num_workers=2)
+    listed = [
+        equitar.Source(folder.name, str(folder / "*.tar"), root=str(folder)) for folder in sorted(sources.iterdir())
+    ]
+    loader = equitar.Loader(equitar.debiased(listed, batch_size=8), num_workers=2)
     saves = ModelCheckpoint(dirpath=folder, every_n_train_steps=3, save_top_k=-1)
     latest = max(folder.glob("*.ckpt"), key=lambda path: int(path.stem.rpartition("=")[2]), default=None)
     trainer = quiet_trainer(folder, [SetEpoch(), saves, _Writes(folder / "seen.jsonl", kill_at)])

@@ -126,8 +126,8 @@ def alone(folder: Path) -> dict[str, Any]:
 def main() -> None:
     folder, results = map(Path, sys.argv[1:])
     distributed.init_process_group("gloo")
-    told = {**on_meshes(folder), **refused(folder), **alone(folder)}
-    (results / f"{distributed.get_rank()}.json").write_text(json.dumps(told), encoding="utf-8")
+    result = {**on_meshes(folder), **refused(folder), **alone(folder)}
+    (results / f"{distributed.get_rank()}.json").write_text(json.dumps(result), encoding="utf-8")
     distributed.barrier()  # the store lies with rank 0
     distributed.destroy_process_group()
 

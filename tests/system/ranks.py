@@ -25,7 +25,7 @@ SHORT = timedelta(seconds=5)  # for what is expected to hang
 
 
 def sources(folder: Path) -> list[equitar.Source]:
-    return [equitar.Source(one.name, str(one / "*.tar"), root=str(one)) for one in sorted(folder.iterdir())]
+    return [equitar.Source(path.name, str(path / "*.tar"), root=str(path)) for path in sorted(folder.iterdir())]
 
 
 def meetings(batches: Any, num_workers: int) -> Iterator[list[Any]]:
@@ -35,10 +35,10 @@ def meetings(batches: Any, num_workers: int) -> Iterator[list[Any]]:
     for _ in range(2):
         for batch in loader:
             assert loader.last is not None
-            told: list[Any] = [None] * world_size
+            meeting: list[Any] = [None] * world_size
             pads = batch.get("__pad__", [False] * len(batch["__key__"]))
-            dist.all_gather_object(told, [loader.last.source, batch["__step__"], batch["__key__"], pads])
-            yield told
+            dist.all_gather_object(meeting, [loader.last.source, batch["__step__"], batch["__key__"], pads])
+            yield meeting
     ends: list[Any] = [None] * world_size
     dist.all_gather_object(ends, "end")  # who has one more batch tells it here
     yield ends
@@ -88,8 +88,8 @@ def with_webdataset(folder: Path) -> dict[str, Any]:
 def main() -> None:
     folder, results = map(Path, sys.argv[1:])
     dist.init_process_group("gloo", timeout=PATIENCE)
-    found = {**with_equitar(folder), "webdataset": with_webdataset(folder)}  # which breaks a group: it comes last
-    (results / f"{dist.get_rank()}.json").write_text(json.dumps(found), encoding="utf-8")
+    result = {**with_equitar(folder), "webdataset": with_webdataset(folder)}  # which breaks a group: it comes last
+    (results / f"{dist.get_rank()}.json").write_text(json.dumps(result), encoding="utf-8")
     dist.destroy_process_group()  # a process that ends with its group standing may be aborted by a thread of gloo
 
 

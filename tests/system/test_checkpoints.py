@@ -33,7 +33,9 @@ def run(folder: Path, names: str, checkpoint: Path, how: str, results: Path, *, 
 
 def rest(results: list[dict[str, Any]]) -> list[list[str]]:
     """Return the keys of each global batch that was left."""
-    return [[key for part in step for key in part] for step in zip(*(one["batches"] for one in results), strict=True)]
+    return [
+        [key for part in step for key in part] for step in zip(*(result["batches"] for result in results), strict=True)
+    ]
 
 
 @pytest.fixture(scope="module")

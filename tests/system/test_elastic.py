@@ -27,17 +27,20 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(280
 # Each number of ranks and of workers goes on from each other number; elastic_figures.py takes all 144 pairs.
 WORLDS: list[World] = [(1, 0), (1, 3), (2, 1), (2, 2), (3, 0), (3, 2)]
 PAIRS: list[tuple[World, World]] = [
-    (before, after) for at, before in enumerate(WORLDS) for to, after in enumerate(WORLDS) if (at + to) % 3 == 1
+    (before, after)
+    for row, before in enumerate(WORLDS)
+    for column, after in enumerate(WORLDS)
+    if (row + column) % 3 == 1
 ]
 EPOCHS = 20
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("elastic")
+    folder = tmp_path_factory.mktemp("elastic")
     for name, sizes in SIZES.items():
-        write_source(found / "sources", name, sizes, label=rare_first)
-    return found
+        write_source(folder / "sources", name, sizes, label=rare_first)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +72,7 @@ def test_a_world_that_was_killed_goes_on_from_its_last_state_with_fewer_ranks(be
     assert not (begun / "killed.2").exists()  # it was killed before it wrote down what it had
     whole, after = (
         ranks_of(begun, (3, 2), "whole"),
-        [pickle.loads((begun / f"after.{one}").read_bytes()) for one in (0, 1)],
+        [pickle.loads((begun / f"after.{rank}").read_bytes()) for rank in (0, 1)],
     )
     expected = [samples_at(whole, step) for step in range(stop, len(whole[0]))]
     assert [samples_at(after, step) for step in range(len(after[0]))] == expected

@@ -152,7 +152,7 @@ def test_validation_and_its_sanity_check_do_not_disturb_training(
     num_workers: int, sources: list[Source], tmp_path: Path
 ) -> None:
     batches, validation = debiased(sources, plan_workers=2), equitar.exact(sources, batch_size=20)
-    loaders = [equitar.Loader(one, num_workers=num_workers) for one in (batches, validation)]
+    loaders = [equitar.Loader(planned, num_workers=num_workers) for planned in (batches, validation)]
     net = fit(tmp_path, loaders[0], validation=loaders[1], val_check_interval=5, num_sanity_val_steps=2)
     assert net.seen == of_epochs(batches, None, 0, 1, 2)
     assert net.validated == 2 + 3 * 3 * 7  # each of three times an epoch, all of it
@@ -188,7 +188,7 @@ def test_from_the_end_of_an_epoch_a_checkpoint_leads_on_with_the_next(
 def test_a_run_that_was_killed_goes_on_from_its_checkpoint(folder: Path, sources: list[Source], tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     command = [sys.executable, "-W", "ignore", str(TESTS / "system" / "lightning_run.py"), str(folder)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *(one for one in sys.path if one)])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *(path for path in sys.path if path)])}
 
     def run(into: Path, kill_at: int) -> int:
         into.mkdir(exist_ok=True)

@@ -80,14 +80,14 @@ def test_sharded_models_train_alike_on_all_ranks(name: str, ranks: list[dict[str
 def test_ranks_that_do_not_fit_together_are_refused_on_all_of_them(
     name: str, message: str, ranks: list[dict[str, Any]]
 ) -> None:
-    told = [rank[name] for rank in ranks]
-    assert any(message in text for text in told), told
-    assert "not refused" not in told
+    refusals = [rank[name] for rank in ranks]
+    assert any(message in text for text in refusals), refusals
+    assert "not refused" not in refusals
 
 
 def test_peers_in_groups_that_differ_are_refused_as_they_come(ranks: list[dict[str, Any]]) -> None:
-    told = [rank["another seed on a peer's group"] for rank in ranks]
-    assert sorted(text[:30] for text in told) == ["all peers of a data-parallel r"] * 2 + ["not refused"] * 2
+    refusals = [rank["another seed on a peer's group"] for rank in ranks]
+    assert sorted(text[:30] for text in refusals) == ["all peers of a data-parallel r"] * 2 + ["not refused"] * 2
 
 
 def test_a_loader_on_one_rank_only_is_left_alone_if_it_says_so(ranks: list[dict[str, Any]]) -> None:

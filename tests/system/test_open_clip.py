@@ -87,8 +87,8 @@ def source_of(images: Any) -> str:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_are_what_open_clip_expects_and_of_one_source_each(workers: int, train_data: str) -> None:
-    found, tokenizer = data_of(train_data, workers=workers)
-    loader = found.dataloader
+    data, tokenizer = data_of(train_data, workers=workers)
+    loader = data.dataloader
     assert (loader.num_batches, loader.num_samples) == (8, 32)  # 20 // 4 + 12 // 4
     drawn, texts = [], set()
     for images, tokens in loader:
@@ -99,22 +99,22 @@ def test_batches_are_what_open_clip_expects_and_of_one_source_each(workers: int,
         drawn.append(loader.last.source)
     assert sorted(drawn) == ["dark"] * 5 + ["light"] * 3
     assert len(texts) == 31  # of 32: another of its source took the place of the sample without caption
-    found.set_epoch(5)
+    data.set_epoch(5)
     assert [loader.last.epoch for _ in loader] == [5] * 8
 
 
 def test_upsampling_factors_are_passes_and_num_samples_are_steps(train_data: str) -> None:
-    found, _ = data_of(train_data, train_data_upsampling_factors="1::2")
-    assert sorted(found.dataloader.last.source for _ in found.dataloader) == ["dark"] * 5 + ["light"] * 6
-    found, _ = data_of(train_data, train_num_samples=24, accum_freq=2)
-    drawn = [found.dataloader.last.source for _ in found.dataloader]
-    assert len(drawn) == found.dataloader.num_batches == 6
+    data, _ = data_of(train_data, train_data_upsampling_factors="1::2")
+    assert sorted(data.dataloader.last.source for _ in data.dataloader) == ["dark"] * 5 + ["light"] * 6
+    data, _ = data_of(train_data, train_num_samples=24, accum_freq=2)
+    drawn = [data.dataloader.last.source for _ in data.dataloader]
+    assert len(drawn) == data.dataloader.num_batches == 6
     assert drawn[::2] == drawn[1::2]  # batches whose gradients are accumulated are of one source
 
 
 def test_validation_gives_every_sample_that_has_a_caption_once(train_data: str) -> None:
-    found, tokenizer = data_of(train_data, is_train=False)
-    texts = [tokenizer.decode(row.numpy()) for _, tokens in found.dataloader for row in tokens]
+    data, tokenizer = data_of(train_data, is_train=False)
+    texts = [tokenizer.decode(row.numpy()) for _, tokens in data.dataloader for row in tokens]
     assert len(texts) == len(set(texts)) == 31
 
 

@@ -23,7 +23,7 @@ SIZES = {"a": [2, 70, 3], "b": [20]}
 MODES = [f"{mode}, {workers} workers" for mode in ("debiased", "mixed", "exact") for workers in (0, 2)]
 
 
-class ForeignShard(NamedTuple):
+class RankStep(NamedTuple):
     """What one rank told at a step."""
 
     source: str | None
@@ -38,8 +38,8 @@ class Run(NamedTuple):
     world_size: int
     ranks: list[dict[str, Any]]
 
-    def meetings(self, mode: str, rank: int = 0) -> list[list[ForeignShard]]:
-        return [[ForeignShard(*one) for one in step] for step in self.ranks[rank][mode][:-1]]
+    def meetings(self, mode: str, rank: int = 0) -> list[list[RankStep]]:
+        return [[RankStep(*rank_step) for rank_step in step] for step in self.ranks[rank][mode][:-1]]
 
 
 def launched(folder: Path, world_size: int) -> Run:
@@ -56,8 +56,8 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_the_splitting_of_webdataset_hangs_or_raises_on_these_shards(run: Run) -> None:
-    told = [rank["webdataset"] for rank in run.ranks]
-    assert any(one["error"] for one in told), told
+    outcomes = [rank["webdataset"] for rank in run.ranks]
+    assert any(outcome["error"] for outcome in outcomes), outcomes
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -67,7 +67,7 @@ def test_all_ranks_were_at_every_meeting(mode: str, run: Run) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_all_ranks_are_at_the_same_step(mode: str, run: Run) -> None:
-    assert all(len({one.step for one in meeting}) == 1 for meeting in run.meetings(mode))
+    assert all(len({rank_step.step for rank_step in meeting}) == 1 for meeting in run.meetings(mode))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -78,20 +78,22 @@ def test_all_ranks_end_at_the_same_step(mode: str, run: Run) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_all_ranks_draw_the_same_source(workers: int, run: Run) -> None:
     meetings = run.meetings(f"debiased, {workers} workers")
-    assert [{one.source for one in meeting} for meeting in meetings] == [{meeting[0].source} for meeting in meetings]
+    assert [{rank_step.source for rank_step in meeting} for meeting in meetings] == [
+        {meeting[0].source} for meeting in meetings
+    ]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_global_batch_holds_one_source(workers: int, run: Run) -> None:
     meetings = run.meetings(f"debiased, {workers} workers")
-    found = [{source_of(key) for one in meeting for key in one.keys} for meeting in meetings]
-    assert found == [{meeting[0].source} for meeting in meetings]
+    sources_of_samples = [{source_of(key) for rank_step in meeting for key in rank_step.keys} for meeting in meetings]
+    assert sources_of_samples == [{meeting[0].source} for meeting in meetings]
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_no_key_comes_twice_in_a_global_batch(mode: str, run: Run) -> None:
     steps = [
-        [key for one in meeting for key, is_pad in zip(one.keys, one.pads, strict=True) if not is_pad]
+        [key for rank_step in meeting for key, is_pad in zip(rank_step.keys, rank_step.pads, strict=True) if not is_pad]
         for meeting in run.meetings(mode)
     ]
     assert all(len(set(step)) == len(step) for step in steps)
@@ -100,12 +102,15 @@ def test_no_key_comes_twice_in_a_global_batch(mode: str, run: Run) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_are_full(workers: int, run: Run) -> None:
     meetings = run.meetings(f"debiased, {workers} workers")
-    assert {len(one.keys) for meeting in meetings for one in meeting} == {3}
+    assert {len(rank_step.keys) for meeting in meetings for rank_step in meeting} == {3}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_sources_of_steps_do_not_depend_on_workers(workers: int, run: Run) -> None:
-    drawn = [[meeting[0].source for meeting in run.meetings(f"debiased, {one} workers")] for one in (0, workers)]
+    drawn = [
+        [meeting[0].source for meeting in run.meetings(f"debiased, {num_workers} workers")]
+        for num_workers in (0, workers)
+    ]
     assert drawn[0] == drawn[1]
 
 
@@ -113,7 +118,7 @@ def test_the_sources_of_steps_do_not_depend_on_workers(workers: int, run: Run) -
 def test_an_epoch_loses_at_most_a_global_batch_of_each_source(workers: int, run: Run) -> None:
     meetings = run.meetings(f"debiased, {workers} workers")
     for epoch in (meetings[: len(meetings) // 2], meetings[len(meetings) // 2 :]):
-        places = Counter(source_of(key) for meeting in epoch for one in meeting for key in one.keys)
+        places = Counter(source_of(key) for meeting in epoch for rank_step in meeting for key in rank_step.keys)
         assert places == {
             name: sum(sizes) // (3 * run.world_size) * 3 * run.world_size for name, sizes in SIZES.items()
         }
@@ -121,7 +126,12 @@ def test_an_epoch_loses_at_most_a_global_batch_of_each_source(workers: int, run:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_dropped_samples_do_not_come(workers: int, run: Run) -> None:
-    keys = [key for meeting in run.meetings(f"debiased, {workers} workers") for one in meeting for key in one.keys]
+    keys = [
+        key
+        for meeting in run.meetings(f"debiased, {workers} workers")
+        for rank_step in meeting
+        for key in rank_step.keys
+    ]
     assert not any(Drops(3).drops(key) for key in keys)
 
 
@@ -129,7 +139,12 @@ def test_dropped_samples_do_not_come(workers: int, run: Run) -> None:
 def test_validation_gives_every_sample_once_over_all_ranks(workers: int, run: Run) -> None:
     meetings = run.meetings(f"exact, {workers} workers")
     first_pass = meetings[: len(meetings) // 2]
-    pairs = [pair for meeting in first_pass for one in meeting for pair in zip(one.keys, one.pads, strict=True)]
+    pairs = [
+        pair
+        for meeting in first_pass
+        for rank_step in meeting
+        for pair in zip(rank_step.keys, rank_step.pads, strict=True)
+    ]
     every = [key for name, sizes in SIZES.items() for key in keys_of(name, sum(sizes))]
     assert sorted(key for key, is_pad in pairs if not is_pad) == every
 

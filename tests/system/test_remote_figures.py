@@ -54,19 +54,21 @@ def under_faults(folder: Path, *, share: float, seed: int) -> Figures:
 
     def read(source: Source) -> list[tuple[str, bytes, bytes]]:
         batches = equitar.exact([source], batch_size=8, read_ahead=15_000, rank=0, world_size=1)
-        return [one for batch in batches for one in zip(batch["__key__"], batch["txt"], batch["cls"], strict=True)]
+        return [
+            sample for batch in batches for sample in zip(batch["__key__"], batch["txt"], batch["cls"], strict=True)
+        ]
 
     with serving(site_of(folder)) as site:
         site.chooser, site.stall = chooser, 0.3
-        found = Counter(read(Source("s", f"{site.url}/s/{{000..003}}.tar", retries=PATIENT)))
+        remote = Counter(read(Source("s", f"{site.url}/s/{{000..003}}.tar", retries=PATIENT)))
     wanted = Counter(read(local))
-    keys = Counter(key for key, _, _ in found.elements())
+    keys = Counter(key for key, _, _ in remote.elements())
     return Figures(
         injected=site.injected,
         samples=wanted.total(),
         lost=len({key for key, _, _ in wanted} - set(keys)),
         doubled=sum(times - 1 for times in keys.values()),
-        different=len(set(found) - set(wanted)),
+        different=len(set(remote) - set(wanted)),
     )
 
 
@@ -117,6 +119,6 @@ def test_eight_consumers_fetch_about_the_bytes_of_the_shards(tmp_path: Path, shu
         return equitar.debiased([source], batch_size=8, shuffle=shuffle, read_ahead=budget, rank=0, world_size=8)
 
     fetched, total, requests = transferred(tmp_path, build, consumers=8)
-    told = f"{fetched:,} bytes by {requests} requests, shards {total:,} bytes, ratio {fetched / total:.3f}"
-    print(f"\n8 consumers, shuffle {shuffle}, read_ahead {budget >> 20} MiB: {told}")
+    text = f"{fetched:,} bytes by {requests} requests, shards {total:,} bytes, ratio {fetched / total:.3f}"
+    print(f"\n8 consumers, shuffle {shuffle}, read_ahead {budget >> 20} MiB: {text}")
     assert 0.9 * total < fetched < 1.1 * total

@@ -30,9 +30,9 @@ def local(tmp_path: Path) -> Source:
 
 @pytest.fixture
 def site(local: Source, tmp_path: Path) -> Iterator[Site]:
-    with serving(site_of(tmp_path)) as one:
-        one.stall = 0.4
-        yield one
+    with serving(site_of(tmp_path)) as server:
+        server.stall = 0.4
+        yield server
 
 
 def source_at(site: Site, **more: Any) -> Source:
@@ -148,7 +148,7 @@ def test_a_server_that_fails_for_good_loses_samples_under_a_policy(site: Site) -
         list(batches_of(source))
     loader = equitar.Loader(batches_of(source, handler="skip_sample"))
     keys = flat(loader)
-    lost = {one.key for one in loader.counters()["lost_samples"]}
+    lost = {sample.key for sample in loader.counters()["lost_samples"]}
     assert len(keys) == 88
     assert lost <= set(keys_of("s", 90)[30:60])
     assert not lost & set(keys)
@@ -170,7 +170,7 @@ def test_index_and_check_of_remote_shards(site: Site, tmp_path: Path) -> None:
     source = source_at(site, sidecars=str(tmp_path / "mine"))
     equitar.index(source, labels="cls", jobs=1, progress=False)
     assert sorted(path.name for path in (tmp_path / "mine").glob("*.npz"))[:3] == [
-        f"{one:03d}.presence.npz" for one in range(3)
+        f"{shard:03d}.presence.npz" for shard in range(3)
     ]
     assert equitar.check(source, jobs=1, progress=False) == []
     site.files["/s/002.tar"] = site.files["/s/000.tar"]
@@ -192,7 +192,7 @@ def test_nothing_secret_is_in_errors_reprs_or_states(site: Site, tmp_path: Path)
     batches = batches_of(source)
     loader = equitar.Loader(batches)
     next(iter(loader))
-    said = [repr(source), repr(loader.state_dict()), repr(execution_of(batches).request), repr(loader.counters())]
+    texts = [repr(source), repr(loader.state_dict()), repr(execution_of(batches).request), repr(loader.counters())]
     site.chooser = lambda path, number: "status 503"
     with pytest.raises(StorageError) as raised:
         list(batches_of(source))
@@ -200,7 +200,7 @@ def test_nothing_secret_is_in_errors_reprs_or_states(site: Site, tmp_path: Path)
     site.chooser = lambda path, number: None
     with pytest.raises(StaleSidecarError) as stale:
         list(batches_of(source))
-    for text in (*said, str(raised.value), str(stale.value)):
+    for text in (*texts, str(raised.value), str(stale.value)):
         assert not {"hush", "secret", "token-value"} & set(
             text.replace("=", " ").replace(":", " ").replace("@", " ").replace("'", " ").split()
         )

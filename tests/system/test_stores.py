@@ -56,8 +56,8 @@ def s3(endpoint: str, tars: list[Path]) -> Iterator[Source]:
         "client_kwargs": {"endpoint_url": endpoint, "region_name": "us-east-1"},
     }
     yield Source("s", "s3://bucket/deep/{000..002}.tar", storage_options=options)
-    for one in client.list_objects_v2(Bucket="bucket").get("Contents", []):
-        client.delete_object(Bucket="bucket", Key=one["Key"])
+    for entry in client.list_objects_v2(Bucket="bucket").get("Contents", []):
+        client.delete_object(Bucket="bucket", Key=entry["Key"])
     client.delete_bucket(Bucket="bucket")
 
 
@@ -119,9 +119,9 @@ def test_a_shard_replaced_in_s3_is_found(s3: Source, tars: list[Path]) -> None:
 
 def test_keys_of_s3_are_not_shown(s3: Source) -> None:
     batches = batches_of(indexed(s3))
-    said = repr(s3) + repr(execution_of(batches).request) + repr(equitar.Loader(batches).state_dict())
-    assert "a-secret" not in said
-    assert "a-key" not in said
+    shown = repr(s3) + repr(execution_of(batches).request) + repr(equitar.Loader(batches).state_dict())
+    assert "a-secret" not in shown
+    assert "a-key" not in shown
 
 
 def test_lists_indexes_labels_and_classes_are_read_with_the_options_of_the_source(s3: Source, tars: list[Path]) -> None:

@@ -55,9 +55,9 @@ def test_tensor_parallel_peers_in_lightning_get_the_same_batches(ranks: list[dic
 
 
 def test_lightning_without_its_ranks_is_refused(ranks: list[dict[str, Any]]) -> None:
-    for rank, told in enumerate(ranks):
+    for rank, messages in enumerate(ranks):
         wanted = (
             f"ModelParallelStrategy has this process as data-parallel rank 0 of 1, but rank {rank} of 2 was detected"
         )
-        assert wanted in told["forgotten"]
-        assert "with `**equitar.lightning.data_ranks(self.trainer)`" in told["forgotten"]
+        assert wanted in messages["forgotten"]
+        assert "with `**equitar.lightning.data_ranks(self.trainer)`" in messages["forgotten"]
