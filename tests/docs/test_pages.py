@@ -31,4 +31,4 @@ def test_blocks_of_a_page_print_what_it_says(name: str, tmp_path: Path, monkeypa
     outputs = list(run_page(DOCS / name))
     assert outputs, "a page without outputs shows nothing"
     for output in outputs:
-        assert output.fits, f"{name}, line {output.line}, says\n{output.said}\nbut this came\n{output.came}"
+        assert output.fits, f"{name}, line {output.line}, says\n{output.expected}\nbut this came\n{output.actual}"

@@ -48,17 +48,17 @@ class Output(NamedTuple):
 
     line: int
     span: tuple[int, int]
-    said: str
-    came: str
+    expected: str
+    actual: str
     numbers_vary: bool
 
     @property
     def fits(self) -> bool:
         """Whether the page is right."""
-        pattern = ".*?".join(re.escape(part) for part in self.said.strip().split("..."))
+        pattern = ".*?".join(re.escape(part) for part in self.expected.strip().split("..."))
         if self.numbers_vary:
             pattern = re.sub(r"\d+", r"\\d+", pattern)
-        return re.fullmatch(pattern, self.came.strip(), re.DOTALL) is not None
+        return re.fullmatch(pattern, self.actual.strip(), re.DOTALL) is not None
 
 
 def run_page(page: Path) -> Iterator[Output]:
@@ -131,7 +131,7 @@ def rewrite(page: Path) -> None:
     text, position, parts = page.read_text(encoding="utf-8"), 0, []
     for output in run_page(page):
         start, end = output.span
-        parts += [text[position:start], output.said if output.fits else output.came.rstrip() + "\n"]
+        parts += [text[position:start], output.expected if output.fits else output.actual.rstrip() + "\n"]
         position = end
     page.write_text("".join([*parts, text[position:]]), encoding="utf-8")
 

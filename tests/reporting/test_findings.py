@@ -124,7 +124,7 @@ def test_an_ordinary_report_has_no_findings() -> None:
 @pytest.mark.parametrize("kind", ODD)
 def test_each_kind_is_found_with_its_number(kind: str) -> None:
     odd, level, words = ODD[kind]
-    (result,) = [one for one in findings_of(odd) if one.kind == kind][:1]
+    (result,) = [finding for finding in findings_of(odd) if finding.kind == kind][:1]
     assert result.level == level
     assert words in result.text
     assert len(result.todo) > 20
@@ -132,7 +132,7 @@ def test_each_kind_is_found_with_its_number(kind: str) -> None:
 
 def test_the_worst_comes_first() -> None:
     result = findings_of(report(source={"passes": 100.0, "shards": 3}, taken={"batches": 3}))
-    assert [one.level for one in result] == ["problem", "look", "note"]
+    assert [finding.level for finding in result] == ["problem", "look", "note"]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_the_worst_comes_first() -> None:
     ],
 )
 def test_what_is_less_bad_is_to_be_looked_at(odd: Report, level: str) -> None:
-    assert [one.level for one in findings_of(odd)] == [level]
+    assert [finding.level for finding in findings_of(odd)] == [level]
 
 
 def test_many_small_sources_are_one_finding_that_names_what_draws_them() -> None:

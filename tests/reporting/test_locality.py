@@ -53,7 +53,9 @@ def held(batches: Batches) -> dict[str | None, list[tuple[int, int]]]:
     for batch in samples.values():
         labels = [LABELS[each.source][int(each.shard[:3])][each.row] for each in batch]
         shards = {(each.source, each.shard) for each in batch}
-        result[None if is_mixed else batch[0].source].append((len(shards), len({one for row in labels for one in row})))
+        result[None if is_mixed else batch[0].source].append(
+            (len(shards), len({label for row in labels for label in row}))
+        )
     return result
 
 

@@ -50,14 +50,14 @@ def sources(tmp_path: Path) -> list[Source]:
 
 def printed(sources: list[Source]) -> Iterator[tuple[Any, ...]]:
     """Yield what the sidecars say of each sample, in the order of the file."""
-    for source in sorted(sources, key=lambda one: one.name):
+    for source in sorted(sources, key=lambda source: source.name):
         folder = Path(str(source.urls)).parent
         for tar in sorted(folder.glob("*.tar")):
             sidecar = read_sidecar(str(tar.with_suffix(".presence.npz")), fix="")
             names = dict(zip(*sidecar.class_names, strict=True)) if sidecar.class_names else None
             for row, key in enumerate(sidecar.keys):
                 span = slice(sidecar.table.indptr[row], sidecar.table.indptr[row + 1])
-                fields = [sidecar.table.fields[one] for one in sidecar.table.field[span]]
+                fields = [sidecar.table.fields[field] for field in sidecar.table.field[span]]
                 sizes = sidecar.table.size[span].tolist()
                 labels = counts = label_names = None
                 if sidecar.presence is not None:
@@ -87,7 +87,7 @@ def test_duckdb_and_pandas_read_what_the_sidecars_say(sources: list[Source], tmp
     frame = pd.read_parquet(path)
     assert [tuple(map(plain, row)) for row in frame.itertuples(index=False, name=None)] == wanted
     assert frame.dtypes["bytes"] == np.int64
-    assert {one.name for one in tmp_path.iterdir()} == {"a", "n", "bare", "presence.parquet"}
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "n", "bare", "presence.parquet"}
 
 
 def test_repeat_factors_are_those_of_the_plan(sources: list[Source], tmp_path: Path) -> None:
@@ -97,7 +97,9 @@ def test_repeat_factors_are_those_of_the_plan(sources: list[Source], tmp_path: P
     equitar.export(labelled, path, repeat=factor, progress=False)
     result = asked(f"SELECT source, sum(repeat_factor), max(repeat_factor) FROM '{path}' GROUP BY 1 ORDER BY 1")
     planned = equitar.stats(labelled, repeat=factor).sources
-    assert {name: total for name, total, _ in result} == pytest.approx({one.name: one.copies for one in planned})
+    assert {name: total for name, total, _ in result} == pytest.approx(
+        {supply.name: supply.copies for supply in planned}
+    )
     assert max(row[2] for row in result) == pytest.approx(1.2, abs=1e-5)
 
 
@@ -120,7 +122,7 @@ def test_keys_that_are_no_text_are_an_error_or_bytes(tmp_path: Path) -> None:
     path = tmp_path / "presence.parquet"
     with pytest.raises(ValueError, match=r"got 'gr\\udcf6\\udcdfe' in x.tar of source 'x'; pass `binary_keys=True`"):
         equitar.export(source, str(path), progress=False)
-    assert sorted(one.name for one in tmp_path.glob("*parq*")) == []  # nor half a file
+    assert sorted(path.name for path in tmp_path.glob("*parq*")) == []  # nor half a file
     equitar.export(source, str(path), binary_keys=True, progress=False)
     assert asked(f"SELECT key FROM '{path}'") == [(b"plain",), (name,)]
     assert pd.read_parquet(path)["key"].tolist() == [b"plain", name]
@@ -139,7 +141,7 @@ def test_shards_are_gathered_into_groups_of_rows(
 
 
 def test_the_command_writes_the_file_and_says_how_many(sources: list[Source], tmp_path: Path) -> None:
-    words = [f"{one.name}={one.urls}" for one in sources[:2]]
+    words = [f"{source.name}={source.urls}" for source in sources[:2]]
     ran = CliRunner().invoke(main, ["export", *words, "-o", f"{tmp_path}/p.parquet", "--repeat", "0.5", "--quiet"])
     assert (ran.exit_code, ran.output) == (0, f"{tmp_path}/p.parquet: 13 samples\n")
     assert "repeat_factor" in parquet.read_schema(tmp_path / "p.parquet").names

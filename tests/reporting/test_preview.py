@@ -76,7 +76,11 @@ def emitted(batches: Batches, num_workers: int) -> list[tuple[int, str, str, str
 
 
 def printed(result: Sequence[Emission], rank: int) -> list[tuple[int, str, str, str, int]]:
-    return [(one.step, one.source, one.shard, one.key, one.copy) for one in result if one.rank == rank]
+    return [
+        (emission.step, emission.source, emission.shard, emission.key, emission.copy)
+        for emission in result
+        if emission.rank == rank
+    ]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -96,8 +100,8 @@ def test_single_samples_of_a_later_epoch_are_told_too(sources: list[Source]) -> 
     batches = mixed(sources, repeat=0.3, rank=0, world_size=1)
     loader = Loader(batches)
     loader.set_epoch(3)
-    real = [(one["__source__"], one["__key__"], one["__copy__"]) for one in loader]
-    assert [(one.source, one.key, one.copy) for one in emissions(batches, epoch=3)] == real
+    real = [(sample["__source__"], sample["__key__"], sample["__copy__"]) for sample in loader]
+    assert [(emission.source, emission.key, emission.copy) for emission in emissions(batches, epoch=3)] == real
 
 
 def test_what_stages_will_drop_is_told_as_planned(sources: list[Source]) -> None:
@@ -131,11 +135,11 @@ def test_sources_and_schedule_are_what_is_emitted(sources: list[Source]) -> None
     result, every = plan(batches), list(emissions(batches))
     names = [source.name for source in result.sources]
     assert result.schedule is not None
-    assert [names[one] for one in result.schedule[0]] == batches.sources(0)
-    assert {source.name: source.samples for source in result.sources} == Counter(one.source for one in every)
+    assert [names[source] for source in result.schedule[0]] == batches.sources(0)
+    assert {source.name: source.samples for source in result.sources} == Counter(emission.source for emission in every)
     assert [source.batches for source in result.sources] == [source.samples // 8 for source in result.sources]
     assert sum(source.share for source in result.sources) == pytest.approx(1)
-    copies = Counter((one.source, one.shard, one.row) for one in every)
+    copies = Counter((emission.source, emission.shard, emission.row) for emission in every)
     for source in result.sources:
         assert 1 < max(count for where, count in copies.items() if where[0] == source.name) <= source.most
 

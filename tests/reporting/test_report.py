@@ -285,15 +285,15 @@ def test_thresholds_are_what_stats_and_plans_with_them_say(sources: list[Source]
     assert thresholds[0] == "no"
     assert {"median", "0.2", "1"} <= set(thresholds)
     extra, steps = shown.floats(table, "extra copies"), shown.floats(table, "steps")
-    for at, word in enumerate(thresholds):
+    for number, word in enumerate(thresholds):
         how = equitar.RepeatFactor("median" if word == "median" else 0 if word == "no" else float(word))
         classes = stats(sources, repeat=how).classes
         assert classes is not None
         assert classes.factors is not None
-        assert extra[at] == pytest.approx(stats(sources, repeat=how).copies - stats(sources).samples, abs=1e-4)
-        assert steps[at] == len(debiased(sources, batch_size=4, repeat=how, rank=0, world_size=2))
-        assert shown.floats(table, "classes repeated")[at] == (classes.factors > 1).sum()
-        assert shown.floats(table, "largest factor")[at] == classes.factors.max()
+        assert extra[number] == pytest.approx(stats(sources, repeat=how).copies - stats(sources).samples, abs=1e-4)
+        assert steps[number] == len(debiased(sources, batch_size=4, repeat=how, rank=0, world_size=2))
+        assert shown.floats(table, "classes repeated")[number] == (classes.factors > 1).sum()
+        assert shown.floats(table, "largest factor")[number] == classes.factors.max()
     assert [outcome.is_chosen for outcome in report_of(planned(sources)).thresholds] == [
         word == "0.2" for word in thresholds
     ]
@@ -319,10 +319,10 @@ def test_the_page_names_nothing_to_load(shown: Page) -> None:
     loads = [
         actual[name] for _, actual in shown.elements for name in ("src", "href", "xlink:href", "data") if name in actual
     ]
-    assert all(one is not None and one.startswith(("#", "data:image/png")) for one in loads)
+    assert all(link is not None and link.startswith(("#", "data:image/png")) for link in loads)
     ids = [actual["id"] for _, actual in shown.elements if "id" in actual]
     assert len(ids) == len(set(ids))
-    assert {one[1:] for one in loads if one and one.startswith("#")} <= set(ids)
+    assert {link[1:] for link in loads if link and link.startswith("#")} <= set(ids)
     policies = [
         actual["content"] for _, actual in shown.elements if actual.get("http-equiv") == "Content-Security-Policy"
     ]
@@ -403,7 +403,7 @@ def test_pages_of_many_classes_and_sources_stay_small(sources: list[Source], num
         without_samples=0,
     )
     actual = report_of(planned(sources))
-    many = [replace(source, name=f"source {at}") for at in range(25) for source in actual.stats.sources]
+    many = [replace(source, name=f"source {number}") for number in range(25) for source in actual.stats.sources]
     actual = replace(actual, plan=None, stats=replace(actual.stats, classes=classes, sources=tuple(many)))
     assert len(page_of(actual, command=None, created=CREATED).encode()) < 1_500_000
 
@@ -476,16 +476,16 @@ def test_a_browser_shows_all_of_it_and_asks_for_nothing(
     batches = planned(sources) if labelled else debiased([bare], batch_size=4, rank=0, world_size=1)
     equitar.report(batches, str(tmp_path / "report.html"), epoch=1, num_workers=2)
     context = browser.new_context(viewport={"width": width, "height": 900})
-    opened, requests, said = context.new_page(), list[str](), list[str]()
+    opened, requests, messages = context.new_page(), list[str](), list[str]()
 
     def on_request(request: Request) -> None:
         requests.append(request.url)
 
     def on_console(message: ConsoleMessage) -> None:
-        said.append(message.text)
+        messages.append(message.text)
 
     def on_error(error: Error) -> None:
-        said.append(str(error))
+        messages.append(str(error))
 
     opened.on("request", on_request)
     opened.on("console", on_console)
@@ -493,7 +493,7 @@ def test_a_browser_shows_all_of_it_and_asks_for_nothing(
     url = (tmp_path / "report.html").as_uri()
     opened.goto(url)
     assert requests == [url]
-    assert said == []
+    assert messages == []
     assert opened.evaluate("document.documentElement.scrollWidth") == width
     overflowing = "[...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, svg') && e.getBoundingClientRect().right > innerWidth).map(e => e.outerHTML)"
     assert opened.evaluate(overflowing) == []
@@ -506,12 +506,12 @@ def test_a_browser_shows_all_of_it_and_asks_for_nothing(
         "readers",
         "origin",
     ]
-    assert [one.get_attribute("id") for one in opened.locator("h2").all()] == sections
-    assert all(one.is_visible() for one in opened.locator("h2, #source-table, #reader-summary").all())
-    plots = [one.bounding_box() for one in opened.locator("figure svg").all()]
+    assert [element.get_attribute("id") for element in opened.locator("h2").all()] == sections
+    assert all(element.is_visible() for element in opened.locator("h2, #source-table, #reader-summary").all())
+    plots = [element.bounding_box() for element in opened.locator("figure svg").all()]
     assert len(plots) == (3 if labelled else 0)
     assert all(box is not None and box["width"] > 300 and box["height"] > 150 for box in plots)
-    named = opened.locator("[role=img]").evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
+    named = opened.locator("[role=img]").evaluate_all("all => all.map(element => element.getAttribute('aria-label'))")
     assert all(len(name) > 20 for name in named)
     opened.emulate_media(media="print")
     opened.set_viewport_size({"width": 720, "height": 900})

@@ -56,10 +56,10 @@ def classes_of(result: Stats) -> ClassStats:
 def naive(shards: Shards, threshold: float, cap: float = np.inf) -> tuple[dict[int, int], dict[int, float], float]:
     """Return samples, expected copies of each class, and of all."""
     rows = [set(labels) for shard in shards for labels in shard]
-    counts = {one: sum(one in row for row in rows) for one in set().union(*rows)}
-    factor = {one: min(cap, max(1.0, (threshold / (n / len(rows))) ** 0.5)) for one, n in counts.items()}
-    of_rows = [max((factor[one] for one in row), default=1.0) for row in rows]
-    copies = {one: sum(r for r, row in zip(of_rows, rows, strict=True) if one in row) for one in counts}
+    counts = {label: sum(label in row for row in rows) for label in set().union(*rows)}
+    factor = {label: min(cap, max(1.0, (threshold / (n / len(rows))) ** 0.5)) for label, n in counts.items()}
+    of_rows = [max((factor[label] for label in row), default=1.0) for row in rows]
+    copies = {label: sum(r for r, row in zip(of_rows, rows, strict=True) if label in row) for label in counts}
     return counts, copies, sum(of_rows)
 
 
@@ -169,11 +169,11 @@ def test_without_repeats_no_sidecar_is_opened(tmp_path: Path) -> None:
 def test_json_and_text_name_the_same_numbers(tmp_path: Path) -> None:
     result = stats([source_of(tmp_path, [[[index] for index in range(30) for _ in range(index + 1)]])], repeat=0.05)
     printed = json.loads(json.dumps(stats_json(result)))
-    assert [one["name"] for one in printed["classes"]] == [f"s/{index}" for index in range(30)]
-    assert [one["samples"] for one in printed["classes"]] == [*range(1, 31)]
+    assert [row["name"] for row in printed["classes"]] == [f"s/{index}" for index in range(30)]
+    assert [row["samples"] for row in printed["classes"]] == [*range(1, 31)]
     text = stats_text(result, "there.png")
-    for said in ("465 samples", "30 with samples", "rarest   1 samples (s/0)", "s/29", "...", "there.png"):
-        assert said in text
+    for words in ("465 samples", "30 with samples", "rarest   1 samples (s/0)", "s/29", "...", "there.png"):
+        assert words in text
     assert "s/15" not in text
 
 

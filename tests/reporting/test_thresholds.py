@@ -129,7 +129,9 @@ def test_where_repeats_are_no_threshold_the_table_is_lvis(sources: list[Source],
 
 def test_numbers_of_labels_are_those_of_kept_samples(sources: list[Source]) -> None:
     everything = [len(set(row)) for shards in (LEFT, RIGHT) for shard in shards for row in shard]
-    kept = [len(set(row)) for shards in (LEFT, RIGHT) for shard in shards for at, row in enumerate(shard) if at % 3]
+    kept = [
+        len(set(row)) for shards in (LEFT, RIGHT) for shard in shards for number, row in enumerate(shard) if number % 3
+    ]
     for chosen, numbers in ((sources, everything), (selected(sources), kept)):
         result = report_of(chosen)
         assert result.label_numbers is not None
