@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import equitar
@@ -34,7 +35,12 @@ def run_page(page: str, replaced: dict[str, str]) -> dict[str, object]:
 
 def test_transforms(folder: Path) -> None:
     names = run_page("transforms.md", {"/data/": f"{folder}/", "cc3m": "digits", "sbu": "negatives"})
-    assert {"mixup", "mosaic", "crop"} <= names.keys()
+    assert {"mixup", "mosaic"} <= names.keys()
+    whole = [batch["pixels"] for batch in equitar.Loader(names["crops"])]  # type: ignore[arg-type]
+    loader, again = equitar.Loader(names["crops"]), equitar.Loader(names["crops"])  # type: ignore[arg-type]
+    next(iter(loader))
+    again.load_state_dict(loader.state_dict())
+    assert np.array_equal(next(iter(again))["pixels"], whole[1])
 
 
 def test_quick_start(folder: Path) -> None:

@@ -20,7 +20,6 @@ PAGES = [
     "recipes/checkpoints.md",
     "recipes/iterations.md",
     "report.md",
-    "sidecar-format.md",
 ]
 
 

@@ -6,14 +6,12 @@ import re
 import runpy
 from html import unescape
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from markdown import Markdown  # type: ignore[import-untyped]  # it has no types
 
 import equitar
 from equitar.cli.app import main
-from equitar.sidecars import sidecar, summary
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -46,18 +44,6 @@ def test_every_public_name_is_in_the_api_reference_once() -> None:
 def test_assets_load_nothing_from_elsewhere(asset: Path) -> None:
     loaded = re.findall(r"""(?:src|href|url\(|@import)\s*[=(]?\s*["']?(https?:)""", asset.read_text(encoding="utf-8"))
     assert not loaded
-
-
-@pytest.mark.parametrize("module", [sidecar, summary])
-def test_the_page_on_the_format_has_every_array_of_the_specification(module: ModuleType) -> None:
-    page = (DOCS / "sidecar-format.md").read_text(encoding="utf-8")
-    arrays = re.findall(
-        r"^(\w+) +(?:any|rows|members|labels|shards|16 x shards|skipped) ", str(module.__doc__), re.MULTILINE
-    )
-    assert len(arrays) >= 9
-    assert not [name for name in arrays if f"| `{name}` |" not in page]
-    keys = re.findall(r"``(\w+)``[,;] (?:\"|1|the|false|how|lists|32)", str(module.__doc__))
-    assert not [key for key in keys if f"`{key}`" not in page]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """Runs the blocks of a page of the documentation, and compares what they print with what the page says.
 
 * A block of ``python`` runs in a namespace that the page shares; with a title it is written to a file of that name instead.
-  So does a comment that begins with ``computed by``, which readers do not see; if it is ``computed with FILE by``, only where
-  that file lies beside the repository (`data_real`), as ``path``.
+  So does a comment that begins with ``computed by``, which readers do not see.
+* A comment ``<!-- run:NAME -->`` runs the block below ``## NAME`` in the page of that name in ``tests/docs/hidden``; if it is
+  ``<!-- run:NAME with FILE -->``, only where that file lies beside the repository (`data_real`), as ``path``.
 * A block of ``text`` right after it is what it prints, and the last line of a trace if it raises.
 * A block of ``console`` has commands after ``$``, each followed by what it prints.
 * ``...`` in an output stands for anything, and after a comment ``<!-- numbers vary -->`` any number for another one.
@@ -35,10 +36,11 @@ from helpers.real_data import FOLDER
 
 _BLOCK = re.compile(
     r'^(?:```(?P<language>python|text|console)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^```'
-    r"|<!-- computed (?:with (?P<file>\S+) )?by\n(?P<hidden>.*?)^-->)$",
+    r"|<!-- computed by\n(?P<hidden>.*?)^-->|<!-- run:(?P<name>\S+)(?: with (?P<file>\S+))? -->)$",
     re.MULTILINE | re.DOTALL,
 )
 _COMMAND = re.compile(r"^\$ (?P<command>(?:.*\\\n)*.*)\n(?P<output>(?:(?!\$ ).*\n)*)", re.MULTILINE)
+_HIDDEN = re.compile(r"^## (\S+)\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NOT_RUN = "<!-- not run -->\n"
 _NUMBERS_VARY = "<!-- numbers vary -->\n"
 
@@ -64,6 +66,8 @@ class Output(NamedTuple):
 def run_page(page: Path) -> Iterator[Output]:
     """Run the blocks of a page in the current folder, and yield what they print."""
     text = page.read_text(encoding="utf-8")
+    hidden_page = Path(__file__).parents[1] / "docs" / "hidden" / page.name
+    hidden = dict(_HIDDEN.findall(hidden_page.read_text(encoding="utf-8"))) if hidden_page.exists() else {}
     namespace: dict[str, Any] = {"__name__": page.stem, "repository": Path(__file__).parents[2]}
     printed, last_end = "", -1  # of the block before, and where it ended
     for block in _BLOCK.finditer(text):
@@ -85,8 +89,8 @@ def run_page(page: Path) -> Iterator[Output]:
             last_end = -1  # what comes after it is not looked at
         else:
             namespace["path"] = FOLDER / (block["file"] or "")
-            code = block["hidden"] or block["body"]
-            after = "" if block["hidden"] else text[block.end() :].lstrip()  # what readers do not see must not fail
+            code = block["body"] or block["hidden"] or hidden[block["name"]]
+            after = text[block.end() :].lstrip() if block["body"] else ""  # what readers do not see must not fail
             printed = _executed(code, f"{page.name}:{line}", namespace, after)
             last_end = block.end()
 

@@ -1,22 +1,4 @@
-"""Rows of an export: what is known of each sample, shard by shard in the order of the tars.
-
-============== ============= =========================================================================================
-column         type          holds
-============== ============= =========================================================================================
-source         string        name of the source
-shard          string        path of the shard below the root of its source
-row            int64         place of the sample in its shard, from 0
-key            string        its key; binary on request, as names in a tar may be any bytes
-bytes          int64         length of its data, all fields together
-sizes          map           length of the data of each field, by field
-labels         list<int64>   ids of its labels, increasing; null if the source was indexed without labels
-counts         list<int64>   how often each of them occurs in the sample
-label_names    list<string>  name of each of them; null if the source has ids only
-repeat_factor  double        how often it is emitted in a pass, on average; only with `repeat`
-============== ============= =========================================================================================
-
-In CSV, maps and lists are JSON, and null is an empty cell.
-"""
+"""Rows of an export: what is known of each sample, shard by shard in the order of the tars; `export` names the columns."""
 
 from __future__ import annotations
 

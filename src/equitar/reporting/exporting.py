@@ -40,7 +40,20 @@ def export(
 ) -> int:
     """Write a Parquet or CSV file with a row for each sample, and return the number of samples.
 
-    Columns: source, shard, row, key, bytes, sizes, labels, counts, label_names, and with `repeat` repeat_factor.
+    | column | type | holds |
+    |---|---|---|
+    | ``source`` | string | name of the source |
+    | ``shard`` | string | path of the shard below the root of its source |
+    | ``row`` | int64 | place of the sample in its shard, from 0 |
+    | ``key`` | string | its key; binary with ``binary_keys``, as names in a tar may be any bytes |
+    | ``bytes`` | int64 | length of its data, all fields together |
+    | ``sizes`` | map | length of the data of each field, by field |
+    | ``labels`` | list of int64 | ids of its labels, increasing; null if the source was indexed without labels |
+    | ``counts`` | list of int64 | how often each of them occurs in the sample |
+    | ``label_names`` | list of string | name of each of them; null if the source has ids only |
+    | ``repeat_factor`` | double | only with ``repeat``: how often it is emitted in a pass, on average |
+
+    In CSV, maps and lists are JSON, and null is an empty cell.
 
     Args:
         sources: Indexed sources. Samples that `keep` leaves out are included; with `repeat`, their factor is 0.

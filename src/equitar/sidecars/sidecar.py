@@ -4,31 +4,29 @@ A sidecar lies beside its shard, or at the same path below another folder: ``a/x
 (A shard with another ending keeps it: ``y.tar.gz`` has ``y.tar.gz.presence.npz``.) It holds no location, so shards may be
 indexed before they are moved, and it can be deleted without touching a tar.
 
-**Format.** An ``.npz``: a zip of arrays in numpy's ``.npy`` format 1.0, deflated, without comment, in the order
-below. All are one-dimensional and hold integers in the smallest little-endian dtype that fits all of the array: u1, u2, u4 or
-u8 if none is negative, otherwise i1, i2, i4 or i8. Readers MUST accept any of these, and MUST check all that this page states.
+**Format.** An ``.npz``, as `numpy.load` opens it with ``allow_pickle=False``: a zip of arrays in numpy's ``.npy`` format 1.0,
+deflated, without comment, in the order below. All are one-dimensional and hold integers in the smallest little-endian dtype
+that fits all of the array: u1, u2, u4 or u8 if none is negative, otherwise i1, i2, i4 or i8. Readers MUST accept any of these,
+and MUST check all that this page states. Equal content gives equal bytes: entries have the fixed time 1980-01-01. Files are
+written under a temporary name and renamed.
 
-============== ============ ==========================================================================================
-array          length       holds
-============== ============ ==========================================================================================
-meta           any          bytes of a JSON object, see below
-keys           any          bytes of the keys of all rows, one after another, in the order of the tar; UTF-8, or any other
-                            bytes that the tar has for names (newlines and invalid UTF-8 are allowed)
-key_lengths    rows         bytes of each key
-row_members    rows         number of members of each row, >= 1
-member_field   members      index of the field of each member in ``meta.fields``
-member_gap     members      where its data begin, in bytes from the end of the data of the previous member (for the first: from
-                            byte 0), that end rounded up to 512
-member_size    members      length of its data in bytes
-row_labels     rows         number of labels of each row      (this and the next two only if indexed with labels)
-label_ids      labels       ids of the labels, strictly increasing within a row; may be negative
-label_counts   labels       how often each label occurs in its row, >= 1
-============== ============ ==========================================================================================
+| array | length | holds |
+|---|---|---|
+| ``meta`` | any | bytes of a JSON object, see below |
+| ``keys`` | any | bytes of the keys of all rows, one after another, in the order of the tar; UTF-8, or any other bytes that the tar has for names (newlines and invalid UTF-8 are allowed) |
+| ``key_lengths`` | rows | bytes of each key |
+| ``row_members`` | rows | number of members of each row, >= 1 |
+| ``member_field`` | members | index of the field of each member in ``fields`` of ``meta`` |
+| ``member_gap`` | members | where its data begin, in bytes from the end of the data of the previous member (for the first: from byte 0), that end rounded up to 512 |
+| ``member_size`` | members | length of its data in bytes |
+| ``row_labels`` | rows | number of labels of each row (this and the next two only if indexed with labels) |
+| ``label_ids`` | labels | ids of the labels, strictly increasing within a row; may be negative |
+| ``label_counts`` | labels | how often each label occurs in its row, >= 1 |
 
 ``meta`` is written in ASCII with sorted keys and without spaces, and has exactly these keys: ``format``, "equitar sidecar";
 ``version``, 1; ``shard_size``, the length of the shard in bytes; ``sliceable``, false if the shard is compressed, where offsets
 count in the decompressed stream; ``fields``, the distinct field names in the order of their first use; ``label_spec``, how
-labels were made, "" if there are none; ``class_ids`` and ``class_names``, lists of equal length, or both null; ``digest``,
+labels were made, "" if there are none; ``class_ids`` and ``class_names``, lists of equal length, or both null if labels are ids only; ``digest``,
 32 hex digits of the BLAKE2b hash with 16 bytes of these arrays, each as little-endian i8, preceded by its length as an i8:
 bytes of the keys, lengths of the keys, row pointers (rows + 1), bytes of the fields, lengths of the fields, field, offset and
 size of each member, [1 if sliceable else 0]; and, with labels: row pointers of the labels (rows + 1), ids, counts.

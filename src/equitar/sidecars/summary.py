@@ -2,7 +2,8 @@
 
 A summary is immutable: its name contains the digest of its content. A small pointer file beside it names the newest. A source
 that grows gets a new summary and a new pointer; a run that began with the old one finds it by its digest. Both are in the
-folder of the sidecars if the source has one, otherwise in the root of the source.
+folder of the sidecars if the source has one, otherwise in the root of the source. A summary can stand for its source: its
+paths are relative to the ``root`` of the source, by default the folder of the summary; sidecars are always below that folder.
 
 The pointer ``NAME.summary.json`` is a JSON object: ``format``, "equitar summary pointer"; ``version``, 1; ``summary``, the
 name of the file.
@@ -10,23 +11,19 @@ name of the file.
 **Format.** ``NAME.DIGEST16.summary.npz``, where NAME is the source's name with all but letters, digits and ``_.-~`` as ``%XX``,
 and DIGEST16 the first 16 digits of the digest below. Arrays are written as in a sidecar (`equitar.sidecars.sidecar`):
 
-============== ============ ==========================================================================================
-array          length       holds
-============== ============ ==========================================================================================
-meta           any          bytes of a JSON object: ``format``, "equitar summary"; ``version``, 1; ``class_ids`` and
-                            ``class_names``, lists of equal length, or both null
-paths          any          bytes of the paths of all shards below the root, sorted, one after another
-path_lengths   shards       bytes of each path
-num_samples    shards       number of rows
-shard_sizes    shards       length of each tar in bytes
-digests        16 x shards  digest of each sidecar
-shard_labels   shards       number of different labels in each shard      (this and the next two only if all have labels)
-label_ids      labels       ids of the labels, strictly increasing within a shard
-label_counts   labels       number of samples of the shard that have the label, >= 1
-skipped        any          bytes of the paths of listed shards that did not exist and were left out on purpose, sorted, one
-                            after another                                       (this and the next only if there are any)
-skip_lengths   skipped      bytes of each of these paths
-============== ============ ==========================================================================================
+| array | length | holds |
+|---|---|---|
+| ``meta`` | any | bytes of a JSON object: ``format``, "equitar summary"; ``version``, 1; ``class_ids`` and ``class_names``, lists of equal length, or both null |
+| ``paths`` | any | bytes of the paths of all shards below the root, sorted, one after another |
+| ``path_lengths`` | shards | bytes of each path |
+| ``num_samples`` | shards | number of rows |
+| ``shard_sizes`` | shards | length of each tar in bytes |
+| ``digests`` | 16 x shards | digest of each sidecar |
+| ``shard_labels`` | shards | number of different labels in each shard (this and the next two only if all have labels) |
+| ``label_ids`` | labels | ids of the labels, strictly increasing within a shard |
+| ``label_counts`` | labels | number of samples of the shard that have the label, >= 1 |
+| ``skipped`` | any | bytes of the paths of listed shards that did not exist and were left out on purpose, sorted, one after another (this and the next only if there are any) |
+| ``skip_lengths`` | skipped | bytes of each of these paths |
 
 The digest is BLAKE2b with 16 bytes over all arrays in this order, each as little-endian i8, preceded by its length as an i8.
 """
