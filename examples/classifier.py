@@ -67,9 +67,7 @@ def main(folder: Path, steps: int) -> dict[str, float]:
         share = sum(came[name][digit] for digit in RARE) / came[name].total()
         print(f"{name:7s}  {share:17.1%}   {accuracy[name]:14.1%}  {is_right[~is_rare].mean().item():6.1%}")
     for digit in RARE:
-        assert came["t = 1"][digit] > came["none"][digit], (
-            f"a rare class must come more often with repeats, {digit} does not"
-        )
+        assert came["t = 1"][digit] > came["none"][digit], f"{digit} is rare and must come more often with repeats"
     return accuracy
 
 
