@@ -11,7 +11,7 @@ PEERS := .venv-peers
 OPEN_CLIP := .venv-open-clip
 
 .DEFAULT_GOAL := help
-.PHONY: help demo evidence test test-open-clip check docs format bench bench-scale bench-workers bench-peers fuzz clean
+.PHONY: help screenshots demo evidence test test-open-clip check docs format bench bench-scale bench-workers bench-peers fuzz clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ docs: $(STAMP)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
+screenshots: $(STAMP)  ## draw three pages of the documentation at 1280 and 390 pixels into screenshots_out/
+	PYTHONPATH=tests $(BIN)/python tests/helpers/browser.py screenshots_out
+
 format: $(STAMP)  ## apply the formatter and the safe fixes
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
@@ -71,7 +74,7 @@ bench-peers: $(PEERS)/.installed  ## measure litdata, MosaicML Streaming, wids, 
 	$(PEERS)/bin/python benchmarks/bench_peers.py
 
 clean:  ## remove the virtual environment and all that was generated
-	rm -rf $(VENV) $(OPEN_CLIP) $(PEERS) demo_out evidence_out benchmarks/out build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OPEN_CLIP) $(PEERS) demo_out evidence_out screenshots_out benchmarks/out build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Less than the tests need, and said as it goes: for many it is the first that they see.

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # Before torch or matplotlib is imported. Two pytest workers, each with DataLoader workers, on a few cores: threads would only
 # wait for each other. No test opens a window.
@@ -17,6 +22,20 @@ settings.register_profile("dev", deadline=None, suppress_health_check=[HealthChe
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
 settings.register_profile("thorough", settings.get_profile("dev"), max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A Chromium of the system. In CI it must be there; on a desk the tests are skipped without."""
+    from helpers.browser import chromium, chromium_path  # most tests need no playwright
+
+    path = chromium_path()
+    if path is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            "no Chromium: install it, say by `apt-get install chromium`"
+        )
+    with chromium(path) as opened:
+        yield opened
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,54 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from threading import Thread
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page
 
-ROOT = Path(__file__).parents[2]
+from helpers.browser import WIDTHS, served_site
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]  # it builds the site, and opens all of its pages
-
-
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *args: object) -> None:
-        """Print nothing."""
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[str]]]:
     """The address of the built site, and the names of its pages."""
     folder = tmp_path_factory.mktemp("site")
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
-    Thread(target=server.serve_forever, daemon=True).start()
-    pages = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.html") if path.name != "404.html")
-    yield f"http://127.0.0.1:{server.server_port}", pages
-    server.shutdown()
-    server.server_close()
+    with served_site(folder) as address:
+        yield (
+            address,
+            sorted(str(path.relative_to(folder)) for path in folder.rglob("*.html") if path.name != "404.html"),
+        )
 
 
 @pytest.fixture(scope="module")
-def context() -> Iterator[BrowserContext]:
-    """A Chromium of the system. In CI it must be there; on a desk the tests are skipped without."""
-    paths = [path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))]
-    if not paths:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium: `apt-get install chromium`")
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        browser = playwright.chromium.launch(executable_path=paths[0], args=arguments)
-        yield browser.new_context(permissions=["clipboard-read", "clipboard-write"])
-        browser.close()
+def context(browser: Browser) -> BrowserContext:
+    return browser.new_context(permissions=["clipboard-read", "clipboard-write"])
 
 
 @pytest.fixture
@@ -59,7 +35,7 @@ def page(context: BrowserContext) -> Iterator[Page]:
     opened.close()
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", WIDTHS)
 def test_no_page_scrolls_sideways(page: Page, site: tuple[str, list[str]], width: int) -> None:
     address, names = site
     assert len(names) > 40
