@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,10 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.register_profile("examples", settings.default, max_examples=100 * times)
         settings.load_profile("examples")
 
+
+# A shell that starts the tests in the background lets them ignore Ctrl-C, and so would the processes that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What a launcher or a cluster sets is hidden from the tests: one that wants a rank says so itself.
 for _name in (
