@@ -25,7 +25,8 @@ settings.register_profile("thorough", settings.get_profile("dev"), max_examples=
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 
 
-@pytest.fixture(scope="session")
+# Not for the session: while playwright runs, its event loop runs in this thread, and `asyncio.run` of another module fails.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A Chromium of the system. In CI it must be there; on a desk the tests are skipped without."""
     from helpers.browser import chromium, chromium_path  # most tests need no playwright
